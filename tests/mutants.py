@@ -56,7 +56,7 @@ JUDGES = [
     "gpus/judge_cuda.py:cuda_misses_gpus",
     "messages/printed/failed_world.py:explain",
     "machine/guard.py:in_the_way",
-    "hang/live/faults/judge_missing.py:_elsewhere",
+    "hang/live/faults/judge_missing.py:rank_elsewhere",
     "hang/judge_accused.py:silent",
     "gpus/judge_health.py:bus_ids_collide",
     "worlds/judge.py:_search",
@@ -195,6 +195,8 @@ def main(named: list[str]) -> int:
     run = Run(path, name)
     options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:timeout", "-W", "ignore", "--rootdir", str(ROOT)]
     code = pytest.main([*options, *(str(ROOT / "tests" / f"{test}.py") for test in tests)], plugins=[run])
+    if not code and not run.total:
+        sys.exit(f"make mutants: no condition to change in {named[0]}: was the function renamed or moved?")
     print(f"{named[0]}: {run.total} mutants, {run.survivors} survive", flush=True)
     return int(code) or (SURVIVED if run.survivors else 0)
 

@@ -270,6 +270,14 @@ def test_the_cheapest_test_separates_something_and_was_not_done(open_causes, don
         assert test == cheapest(open_causes, done), "the same for the same records"
 
 
+def test_a_step_that_tells_three_causes_apart_comes_before_a_shorter_one_that_rules_out_one():
+    decided = {name: [c for c in causes() if causes()[c].decides[0] == name] for name in step_texts()}
+    gpus, environment = "01-gpu-visibility", "02-environment"
+    assert step_texts()[environment].about_s < step_texts()[gpus].about_s
+    assert cheapest([*decided[gpus][:3], decided[environment][0]], ()).separates == tuple(decided[gpus][:3])
+    assert cheapest([decided[gpus][0], *decided[environment][:3]], ()).separates == tuple(decided[environment][:3])
+
+
 STEPS = [*sorted({*step_texts(), *READING}), VERDICT_STEP]
 
 

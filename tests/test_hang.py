@@ -36,7 +36,7 @@ KINDS = {"skip": {"skipped", "order", "mismatch", "unmatched"}, "stall": {"host-
 QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def told(folder: Path) -> rules_silence.Told:
+def told(folder: Path) -> rules_silence.HangVerdict:
     return rules.judge_hang(reader.collect([str(folder)]))
 
 
@@ -465,7 +465,7 @@ class TestGlooStragglers:
         assert "not seen" not in told(DATA / "none").sentence
 
     @staticmethod
-    def shifted(folder: Path, name: str, apart_ms: dict[int, int]) -> rules_silence.Told:
+    def shifted(folder: Path, name: str, apart_ms: dict[int, int]) -> rules_silence.HangVerdict:
         for rank in range(4):
             dump = pickle.loads((DATA / name / f"fr_rank_{rank}").read_bytes())  # our own file
             for entry in dump["entries"]:

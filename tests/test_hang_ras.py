@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.judge import judge_hang
-from nccl_runbook.hang.judge_silence import Told
+from nccl_runbook.hang.judge_silence import HangVerdict
 from nccl_runbook.hang.live import ask_ras as live_answers_ask_ras
 from nccl_runbook.hang.live.ranks.judge_calls import apart
 from nccl_runbook.hang.read import collect
@@ -34,7 +34,7 @@ def mismatch(shares: dict[int, list[int]], call: str = "AllReduce", name: str = 
     return "\n".join(lines) + "\n\n"
 
 
-def told(folder: Path, *answers: str) -> Told:
+def told(folder: Path, *answers: str) -> HangVerdict:
     for number, answer in enumerate(answers):
         (folder / f"ras{number}.txt").write_text(answer)
     hang = collect([str(folder)])

@@ -218,7 +218,7 @@ def test_debugging_left_on_warns_when_a_transport_is_off_and_notes_chatter():
 
 
 def test_ranks_share_a_gpu_fires_when_it_is_on_and_the_version_reads_it():
-    """And cumem-must-agree: rows of rules.in_two_minds."""
+    """And cumem-must-agree: rows of rules.has_a_side_effect."""
     assert found(with_set(NCCL_CUMEM_ENABLE="0"), "cumem-must-agree")[0].severity is Severity.NOTE and not found(with_set(NCCL_CUMEM_ENABLE=""), "cumem-must-agree")
     assert found(with_set(nccl="2.30.7", NCCL_MULTI_RANK_GPU_ENABLE="1"), "ranks-share-a-gpu")
     assert not found(with_set(nccl="2.30.7", NCCL_MULTI_RANK_GPU_ENABLE="0"), "ranks-share-a-gpu")

@@ -147,6 +147,18 @@ def test_weight_sync_failed_fires_when_a_rank_dies_without_a_word():
     assert found[0].id == "weight-sync-failed" and found[0].cause is None and "signalled 9" in found[0].evidence[1].text
 
 
+def test_weight_sync_failed_fires_when_a_rank_is_lost_before_time_runs_out():
+    assert ids(runs(arm("nccl-flat", (), ended=["exited 0", "lost"]))) == ["weight-sync-failed"]
+
+
+@pytest.mark.parametrize(("text", "rule"), [
+    ("slurmstepd: error: *** STEP 12.0 ON n7 CANCELLED AT 2026-01-02T03:04:05 ***", "failed-on-one-gpu"), (PLUGIN, "weight-sync-failed")])
+def test_failed_on_one_gpu_fires_when_the_message_only_may_be_the_reason(text, rule):
+    near = runs(broken("nccl-flat", text), devices=(0, 0), uuids=("GPU-a", "GPU-a"))
+    assert (weight_sync_failures.recognised(near.arms["nccl-flat"]).status == "possible") == (rule == "failed-on-one-gpu")
+    assert ids(near, TOGETHER) == [rule]
+
+
 def test_weight_sync_failed_names_the_cause_when_the_message_is_known():
     found = weight_sync.judge(runs(broken("nccl-flat", "Bootstrap : no socket interface found")), APART)
     assert found[0].cause == "socket-interface-wrong" and found[0].status == "likely"

@@ -126,7 +126,7 @@ def figures(findings):
 def test_own_sync_phases_fires_with_the_longest_phase_of_the_slowest_rank(tmp_path):
     log = tmp_path / "train.log"
     log.write_text("step 1\n" + LINE + "\n" + LINE.replace('"rank": 0', '"rank": 1').replace("20.6", "0.6") + "\n")
-    own = sync_trace.collect(str(log))
+    own = sync_trace.collect_trace(str(log))
     found = weight_sync.own_sync(own)
     assert figures(found) == [("22.100", "rank 0", "20.600", "control")]
     assert found[0].evidence[0].source == f"{log}:2" and found[0].remedy[0].text == tables("sync/choice")["own"]["advice"]["control"]
@@ -142,7 +142,7 @@ def test_a_line_without_end_neither_fills_the_memory_nor_moves_the_numbers(tmp_p
         file.write(b"\n" + line * 2)
     tracemalloc.start()
     try:
-        found = sync_trace.collect(str(path))
+        found = sync_trace.collect_trace(str(path))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -152,9 +152,9 @@ def test_a_line_without_end_neither_fills_the_memory_nor_moves_the_numbers(tmp_p
 def test_own_sync_phases_stays_quiet_without_a_line(tmp_path):
     log = tmp_path / "train.log"
     log.write_text(LINE.replace("pause_trace", "sync_clock") + "\nNCCL_GUARD {broken\n")
-    own = sync_trace.collect(str(log))
+    own = sync_trace.collect_trace(str(log))
     assert own.reason == "absent" and [(f.id, f.severity) for f in weight_sync.own_sync(own)] == [("own-sync-not-seen", Severity.UNKNOWN)]
-    assert sync_trace.collect(str(tmp_path / "none")).reason == "failed"
+    assert sync_trace.collect_trace(str(tmp_path / "none")).reason == "failed"
 
 
 @pytest.mark.parametrize(("phase", "frames"), [

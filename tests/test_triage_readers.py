@@ -332,7 +332,7 @@ def test_a_signal_that_interrupts_no_read_of_a_quiet_pipe_ends_it_all_the_same(a
     """As one that comes right before a read begins: here another thread takes it, so that nothing wakes the one that reads."""
     code = ("import signal, sys, threading, time\nfrom nccl_runbook.__main__ import main\n\n\n"
             "def reading():\n    frame = sys._current_frames()[threading.main_thread().ident]\n"
-            "    while frame and 'logs/source' not in frame.f_code.co_filename:\n        frame = frame.f_back\n    return frame\n\n\n"
+            "    while frame and ('logs/source' not in frame.f_code.co_filename or frame.f_code.co_name != 'readinto'):\n        frame = frame.f_back\n    return frame\n\n\n"
             "def take():\n    while not reading():\n        time.sleep(0.1)\n    time.sleep(1)\n    signal.pthread_kill(threading.get_ident(), signal.SIGINT)\n\n\n"
             "threading.Thread(target=take, daemon=True).start()\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nmain()")
     quiet, ours = os.pipe()

@@ -31,39 +31,39 @@ RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
 
 
+@dataclasses.dataclass(eq=False)
 class Step:
     """One notebook at work, made by ``open_step(name, globals())``: ``collect`` facts, then ``finish`` with
-    findings."""
+    findings. ``stopped``: says why the engine is to end what runs, "" as long as it is not.
 
-    def __init__(self, name: str, parameters: dict[str, Any], stopped: Callable[[], str] = never) -> None:
-        """``stopped``: says why the engine is to end what runs, "" as long as it is not.
+    The budget ends every wait, except by hand: a reader may come back to a notebook after an hour.
+    """
 
-        The budget ends every wait, except by hand: a reader may come back to a notebook after an hour.
-        """
-        self.name = name
-        self.parameters, self._stopped = parameters, stopped
-        # notebooks that are run by hand leave their records in the session of `make lab`, else
-        # in one folder a day (UTC)
+    name: str
+    parameters: dict[str, Any]
+    stopped: Callable[[], str] = never
+    redactor: Redactor = dataclasses.field(default_factory=lambda: Redactor(os.environ))
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    _engine: Engine | None = None
+    # by probe: a cell may run again
+    _busy_checks: dict[Any, Callable[[], Finding | None]] = dataclasses.field(default_factory=dict)
+    _clock: float = dataclasses.field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        # run by hand, records lie in the session of `make lab`, else in one folder a day (UTC)
         self.run_dir = Path(
-            parameters.get("run_dir")
+            self.parameters.get("run_dir")
             or os.environ.get(RUN_DIR_VARIABLE)
             or outputs_root() / f"by-hand-{utc_now()[:10].replace('-', '')}"
         ).absolute()
-        self.redactor = Redactor(os.environ)
-        self.facts: dict[str, Any] = {}
-        self._engine: Engine | None = None
-        # by probe: a cell may run again
-        self._busy_checks: dict[Callable[..., Any], Callable[[], Finding | None]] = {}
-        self._clock = time.monotonic()
-        given = parameters.get("record_path")
-        self.replayed = records.load(Path(given), name) if given else None
+        given = self.parameters.get("record_path")
+        self.replayed = records.load(Path(given), self.name) if given else None
         # the runner's budget for this step ends then, by time.monotonic()
-        self._ends = min(
-            self._clock + parameters.get("budget_s", 300), float(os.environ.get("NCCL_RUNBOOK_UNTIL", "inf"))
-        )
-        self._until = math.inf if self.by_hand and stopped is never else self._ends
+        own_end = self._clock + self.parameters.get("budget_s", 300)
+        self._ends = min(own_end, float(os.environ.get("NCCL_RUNBOOK_UNTIL", "inf")))
+        self._until = math.inf if self.by_hand and self.stopped is never else self._ends
         self.record = self.replayed or records.Record(
-            step=name, started=utc_now(), parameters=dict(parameters)
+            step=self.name, started=utc_now(), parameters=dict(self.parameters)
         )
 
     @property
@@ -98,7 +98,7 @@ class Step:
                     log_dir=self.run_dir / "logs" / self.name,
                     redactor=self.redactor,
                     root=self.run_dir,
-                    stopped=self._stopped,
+                    stopped=self.stopped,
                     until=self._until,
                 )
                 self.record.judged = records.Judged(

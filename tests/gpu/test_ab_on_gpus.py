@@ -14,6 +14,7 @@ from nccl_runbook.compare import (
     judge_ratio as comparison_ratio,
     read as arms,
 )
+from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as environment, read as environment_probe
 from nccl_runbook.environment.libraries import judge_libraries as environment_libraries
@@ -25,8 +26,9 @@ HARMLESS = ("NCCL_DEBUG=WARN NCCL_IB_TIMEOUT=22 NCCL_IB_RETRY_CNT=7 NCCL_SOCKET_
 
 
 def compared(engine, b, ranks=8, **what):
-    devices = list(range(min(ranks, engine.cuda_count())))
-    return compare.collect(arms.read(".", b), 120, lambda: compare.subject(lambda: engine, lambda: devices, [], **what), comparison.walk, 2)
+    gpus = ",".join(map(str, range(min(ranks, engine.cuda_count()))))
+    subject = compare.subject(compare.Wanted(**what), LazyRanks(lambda: engine, gpus))
+    return compare.collect(arms.read(".", b), 120, lambda: subject, comparison.walk, 2)
 
 
 def test_a_planted_switch_among_twelve_harmless_ones_is_named(on_gpus):

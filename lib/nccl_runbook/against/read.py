@@ -106,10 +106,7 @@ class _Reader:
         """Take in one line; whether it had a setting or a time."""
         text = who.text
         settings = [
-            (kind, match.groupdict())
-            for kind, pattern in _SETTINGS
-            for match in [pattern.search(text)]
-            if match
+            (kind, match.groupdict()) for kind, pattern in _SETTINGS if (match := pattern.search(text))
         ]
         for kind, groups in settings:
             name, value = (

@@ -38,21 +38,21 @@ def duration_s(text: str) -> float:
     return float(total)
 
 
+@dataclasses.dataclass(eq=False)
 class Book:
     """One run of a plan. UsageError if the run's folder cannot be used or a notebook refuses a value of the
     command line; OSError (such as a full disk) if a later file cannot be written: earlier files stay
     whole."""
 
-    def __init__(
-        self, plan: list[Planned], options: Options, on_line: Callable[[str], None], choose: Choice = in_order
-    ) -> None:
-        self.plan, self.options, self.on_line, self.choose = plan, options, on_line, choose
-        self.done: list[records.Record] = []
-        self.redactor = Redactor(os.environ)
-        self.started = utc_now()
-        self.not_run: dict[str, str] = {}
-        self.stop = Stop()
-
+    plan: list[Planned]
+    options: Options
+    on_line: Callable[[str], None]
+    choose: Choice = in_order
+    done: list[records.Record] = dataclasses.field(default_factory=list)
+    redactor: Redactor = dataclasses.field(default_factory=lambda: Redactor(os.environ))
+    started: str = dataclasses.field(default_factory=utc_now)
+    not_run: dict[str, str] = dataclasses.field(default_factory=dict)
+    stop: Stop = dataclasses.field(default_factory=Stop)
     before: Path | None = None  # the report that `latest` pointed to
 
     def run(self) -> VerdictDocument:

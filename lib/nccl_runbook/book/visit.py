@@ -5,6 +5,7 @@ papermill's own account of the end is not used: after a dead kernel or a timeout
 """
 
 import contextlib
+import dataclasses
 import math
 import os
 import re
@@ -41,18 +42,22 @@ def load() -> None:
         import papermill.execute  # noqa: F401
 
 
+@dataclasses.dataclass(eq=False)
 class Visit:
     """One execution, in its own thread; the main thread calls ``watch`` and stays free for signals.
     ``notebook``: as far as it got, None if it never began."""
 
-    def __init__(self, source: Path, parameters: dict[str, Any], kernels: Kernels) -> None:
-        self.source, self.parameters, self.kernels = source, parameters, kernels
-        self.until = time.monotonic() + parameters.get("budget_s", math.inf)
-        self.notebook: Any = None
-        self.error: BaseException | None = None
-        self.client: Any = None
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=source.stem, daemon=True)
+    source: Path
+    parameters: dict[str, Any]
+    kernels: Kernels
+    notebook: Any = None
+    error: BaseException | None = None
+    client: Any = None
+    _done: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.until = time.monotonic() + self.parameters.get("budget_s", math.inf)
+        self._thread = threading.Thread(target=self._work, name=self.source.stem, daemon=True)
 
     def _work(self) -> None:
         try:

@@ -43,7 +43,7 @@ def good_run(given: Sequence[str], steps: Iterable[str]) -> RunProfile:
         raise RecordError(f"{name} has {steps_of[0]}, and this run {steps_of[1]}: no step is in both")
     document = case(left_by(worked), name, "", "unknown").document
     is_bad = document.verdict in ("broken", "degraded")
-    return dataclasses.replace(profile, problem=document.sentence * is_bad)
+    return dataclasses.replace(profile, problem=document.sentence if is_bad else "")
 
 
 def profile_of(brought: Brought) -> RunProfile:
@@ -54,7 +54,7 @@ def profile_of(brought: Brought) -> RunProfile:
     records = [record for path in brought.records for record in load_all(Path(path))]
     named = Record(step="script", started="", facts={"environment": {"roles": roles}})
     logs = [p for p in brought.logs if p != "-"]
-    return read.collect(logs, limit=Limit(), records=[*records, *[named] * bool(roles)])
+    return read.collect(logs, limit=Limit(), records=[*records, *([named] if roles else [])])
 
 
 def run_against(

@@ -85,7 +85,7 @@ def telling(open_causes: Sequence[str], done: Collection[str]) -> StepText | Non
 
     def bits_per_second(step: StepText) -> float:
         decided = sum(causes()[c].decides[0] == step.name for c in open_causes)
-        shares = [1] * decided + [len(open_causes) - decided]
+        shares = [*[1] * decided, len(open_causes) - decided]
         return (
             -sum(n / len(open_causes) * math.log2(n / len(open_causes)) for n in shares if n) / step.about_s
         )
@@ -273,7 +273,7 @@ def to_collect(
     if not pairs:
         return ()
     return (
-        *([place["look"]] * any(row["kind"] == "stack" for row in rows)),
+        *([place["look"]] if any(row["kind"] == "stack" for row in rows) else []),
         place["make"],
         *for_launcher(f"export {' '.join(pairs)}", logs.launcher),
         place["read"],

@@ -182,7 +182,7 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
     yield of_findings(
         DUMPS,
         [
-            dataclasses.replace(lead, title=f"{job_name(first)}: " * bool(others) + lead.title),
+            dataclasses.replace(lead, title=(f"{job_name(first)}: " if others else "") + lead.title),
             *(
                 Finding(
                     "another-job-hangs",
@@ -198,8 +198,8 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
                     ),
                 )
                 for job in others
-                for word in [live.verdict([job])]
-                if word in _ALSO and not (word == "unknown" and any(v.does == "moving" for v in job.ranks))
+                if (word := live.verdict([job])) in _ALSO
+                and not (word == "unknown" and any(v.does == "moving" for v in job.ranks))
             ),
         ],
         [looked_table(j, looks) for j in jobs],

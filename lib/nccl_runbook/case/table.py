@@ -69,14 +69,14 @@ def text(case: Case, diff: str = "") -> str:
             *map(_seen, fresh[:SHOWN]),
             *[f"   against: {cut(e.text, TEXT_CHARACTERS)}" for e in first.against[:SHOWN]],
             *(
-                [f"   {'If so: ' * (first.status == 'possible')}{known.says}"]
+                [f"   {'If so: ' if first.status == 'possible' else ''}{known.says}"]
                 if known and not any(e.source.endswith("decoded") for e in evidence)
                 else []
             ),
             *[line for r in fix for line in remedy(r)],
-            *[f"   Tried here: {document.tried}"] * bool(document.tried),
+            *([f"   Tried here: {document.tried}"] if document.tried else []),
             *[f"       {row}" for row in diff.splitlines()],
-            *[f"   It worked if: {verify}"] * bool(verify),
+            *([f"   It worked if: {verify}"] if verify else []),
             "",
         ]
     # why the verdict is unknown, and what to do about it
@@ -101,11 +101,14 @@ def text(case: Case, diff: str = "") -> str:
             "(shown on the page that --html FILE writes)"
             for place, those in grouped((_in_file(c), c) for c in behind[SHOWN:]).items()
         ),
-        *[
-            "other causes of this symptom, without evidence here: "
-            + "; ".join(c.title for c in case.found.fits)
-        ]
-        * bool(case.found.fits),
+        *(
+            [
+                "other causes of this symptom, without evidence here: "
+                + "; ".join(c.title for c in case.found.fits)
+            ]
+            if case.found.fits
+            else []
+        ),
         *(
             ": ".join(
                 [f"ruled out: {c.title} [{c.id}]", *(cut(e.text, TEXT_CHARACTERS) for e in c.evidence[:1])]
@@ -143,7 +146,7 @@ def text(case: Case, diff: str = "") -> str:
             if test.why.endswith(".")
             else f"this shows {test.why}"
         )
-        lines += [f"next: {line}", f"      {shows}" + f" (about {test.about_s} s)" * bool(test.about_s)]
+        lines += [f"next: {line}", f"      {shows}" + (f" (about {test.about_s} s)" if test.about_s else "")]
     if case.collect:
         when = "" if document.causes or case.found.fits else ", if it fails or hangs"
         lines += [
@@ -186,7 +189,7 @@ def _seen(evidence: Evidence) -> str:
         f"   {evidence.text}"
         if place == "decoded"
         else f"   {'but' if place == UNDATED else 'seen'}: {cut(evidence.text, TEXT_CHARACTERS)}"
-        + f"  ({place})" * shown
+        + (f"  ({place})" if shown else "")
     )
 
 

@@ -8,10 +8,8 @@ or nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.p
 """
 
 import contextlib
-import functools
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -26,15 +24,17 @@ from nccl_runbook.compare import (
     read as reader,
 )
 from nccl_runbook.compare.facts import Comparison
+from nccl_runbook.compare.lazy_ranks import LazyRanks
+from nccl_runbook.compare.read import Arms
 from nccl_runbook.compare.table import tables as tables_of
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
+from nccl_runbook.core.findings import Finding, exit_code, finding_row, verdict_of, worst_first
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment import read as environment
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.launch.gpu_lists import check_present, rank_devices
+from nccl_runbook.launch.gpu_lists import check_present
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
@@ -103,74 +103,60 @@ def ab(
         try:
             until = began + duration_s(budget)
             check_present(gpus, python)
-            engine = functools.cache(
-                lambda: stack.enter_context(
-                    Engine(
-                        choose(python, until - time.monotonic()).prefix,
-                        None,
-                        Redactor(os.environ),
-                        stopped=stopped,
-                        until=until,
-                    )
-                )
+
+            def start() -> Engine:
+                prefix = choose(python, until - time.monotonic()).prefix
+                engine = Engine(prefix, None, Redactor(os.environ), stopped=stopped, until=until)
+                return stack.enter_context(engine)
+
+            ranks = LazyRanks(start, gpus)
+            wanted = compare.Wanted(
+                argv=command or [],
+                figure=figure,
+                more_is_better=more_is_better,
+                op=collective,
+                size_bytes=size,
+                spec=models.part(models.find(sync), layers) if sync else {},
+                method=method,
             )
-            devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
-            subject = functools.partial(
-                compare.subject,
-                engine,
-                devices,
-                command or [],
-                figure,
-                more_is_better,
-                collective,
-                size,
-                models.part(models.find(sync), layers) if sync else {},
-                method,
-                stopped,
+            arms = _arms(a, b, until, allow_busy)
+            subject = compare.subject(wanted, ranks, stopped)
+            stopped.remember()
+            compared = compare.collect(
+                arms, until - time.monotonic(), lambda: subject, comparison.walk, rounds, stopped
             )
-            compared, libraries = _compared(
-                subject, None if command else engine, a, b, rounds, until, allow_busy, stopped
-            )
+            if command or compared.stopped:
+                libraries = Gap("not-run", compared.stopped or "your own command is not inspected")
+            else:
+                libraries = environment.of_arms(ranks.engine, arms)
         except ValueError as error:
             answer.leave(error)
         except EngineError as error:
             answer.leave(error, 1)
-    _tell(compared, libraries, json, html, fail_on, stopped.received)
+    _end(compared, libraries, stopped.received, json=json, html=html, fail_on=fail_on)
 
 
-def _compared(
-    subject: Callable[[], compare.Subject],
-    engine: Callable[[], Engine] | None,
-    a: str,
-    b: str,
-    rounds: int,
-    until: float,
-    allow_busy: bool,
-    stopped: stop.Stop,
-) -> tuple[Comparison, Environment | Gap]:
-    """What was measured, and the libnccl of a rank of each arm. ValueError if the comparison cannot be run
-    as requested."""
+def _arms(a: str, b: str, until: float, allow_busy: bool) -> Arms:
+    """The two set-ups. ValueError if they cannot be read or do not differ, or if the GPUs are busy."""
     arms = reader.read(a, b, within_s=until - time.monotonic())
     if somebody := busy.gpus_busy(nvml.users(until - time.monotonic()), allow_busy):
         raise ValueError(f"{somebody.title}; --allow-busy tests all the same")
     if not arms.named:
         raise ValueError("A and B are both your unchanged environment: name a setting that differs")
-    made = subject()
-    stopped.remember()
-    compared = compare.collect(arms, until - time.monotonic(), lambda: made, comparison.walk, rounds, stopped)
-    if engine is None or compared.stopped:
-        return compared, Gap("not-run", compared.stopped or "your own command is not inspected")
-    return compared, environment.of_arms(engine(), arms)
+    return arms
 
 
-def _tell(
+def _end(
     compared: Comparison,
     libraries: Environment | Gap,
+    received: int,
+    *,
     json: bool,
     html: Path | None,
     fail_on: str,
-    received: int,
 ) -> NoReturn:
+    """Print and write the answer. ``libraries``: libnccl of a rank of each arm; ``received``: the signal that
+    ended the runs, 0 for none."""
     findings = worst_first(comparison.judge(compared, libraries))
     verdict, tables = verdict_of(findings), tables_of(compared)
     code = 128 + received if received else exit_code(verdict, fail_on)
@@ -203,17 +189,7 @@ def _document(compared: Comparison, findings: list[Finding], verdict: str, code:
     ratios = [
         {"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n}
         for n in comparison_ratio.names(compared)
-        for r in [comparison_ratio.ratio(compared, n)]
-        if r
-    ]
-    rows = [
-        {
-            "id": f.id,
-            "severity": f.severity.value,
-            "text": f.title,
-            "replacement": "\n".join(x for r in f.remedy for x in r.lines),
-        }
-        for f in findings
+        if (r := comparison_ratio.ratio(compared, n))
     ]
     kept = {
         n: getattr(compared, n)
@@ -225,6 +201,6 @@ def _document(compared: Comparison, findings: list[Finding], verdict: str, code:
         "exit_code": code,
         **kept,
         "ratios": ratios,
-        "findings": rows,
+        "findings": [finding_row(f) for f in findings],
         "walk": None if isinstance(compared.walk, Gap) else compared.walk,
     }

@@ -33,7 +33,7 @@ _OF_JSON = re.compile(r'(?:(?<=")|(?<=\\n))nccl-runbook(?= [a-z]+ )')  # the sam
 
 
 def _own_patterns(path: str) -> str:
-    named([path] * bool(path))
+    named([path] if path else [])
     try:
         if path and own_patterns(path):
             os.environ[OWN_PATTERNS] = os.path.abspath(path)
@@ -133,9 +133,7 @@ def named(paths: list[str], one: bool = False) -> None:
         (
             why
             for path in paths
-            if path != "-" and not path.startswith(HELD if one else ())
-            for why in [_never_read(path)]
-            if why
+            if path != "-" and not path.startswith(HELD if one else ()) and (why := _never_read(path))
         ),
         key=lambda why: not why.startswith(ABSENT),
     )
@@ -149,7 +147,7 @@ def _never_read(path: str) -> str:
         return (
             f"{path} is a link to {os.readlink(name)}, which does not exist"
             if os.path.islink(name)
-            else f"{ABSENT}{' that matches' * ('*' in path)} {path}"
+            else f"{ABSENT}{' that matches' if '*' in path else ''} {path}"
         )
     # to open a pipe would wait for whoever writes to it
     return (

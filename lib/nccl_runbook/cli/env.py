@@ -13,7 +13,7 @@ import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap, counted, gaps_in
-from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
+from nccl_runbook.core.findings import Finding, exit_code, finding_row, verdict_of, worst_first
 from nccl_runbook.environment import judge as environment, read as probe, read_file as environment_file
 from nccl_runbook.environment.change import diff_of, variable_of
 from nccl_runbook.environment.facts import Environment
@@ -52,7 +52,7 @@ def env(
     to set instead. Reads only."""
     wrong = [
         *(f"--pid {p}: a process id must be above 0" for p in pid if p < 1),
-        *["name a file or processes, not both"] * bool(file and pid),
+        *(["name a file or processes, not both"] if file and pid else []),
         *(
             f"{v!r} is not a version: write numbers such as 2.11"
             for v in (torch, nccl)
@@ -111,16 +111,7 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
 def _as_json(
     environment: Environment, findings: list[Finding], verdict: str, code: int, diff: str
 ) -> dict[str, Any]:
-    rows = [
-        {
-            "id": f.id,
-            "variable": variable_of(f),
-            "severity": f.severity.value,
-            "text": f.title,
-            "replacement": "\n".join(line for r in f.remedy for line in r.lines),
-        }
-        for f in findings
-    ]
+    rows = [{"id": f.id, "variable": variable_of(f), **finding_row(f)} for f in findings]
     return {
         "schema": "nccl-runbook/env/1",
         "verdict": verdict,

@@ -57,7 +57,7 @@ def hang(
     )
 
 
-def document(facts: Hang, judged: judge_silence.Told, verdict: str, code: int) -> dict[str, Any]:
+def document(facts: Hang, judged: judge_silence.HangVerdict, verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
     return {
         "schema": "nccl-runbook/hang/1",
@@ -73,7 +73,9 @@ def document(facts: Hang, judged: judge_silence.Told, verdict: str, code: int) -
     }
 
 
-def text(facts: Hang, judged: judge_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
+def text(
+    facts: Hang, judged: judge_silence.HangVerdict, sentence: str, first: Finding, tables: list[Table]
+) -> str:
     """The answer for a terminal, the leading sentence first."""
     from nccl_runbook.case.table import remedy
 
@@ -90,7 +92,7 @@ def text(facts: Hang, judged: judge_silence.Told, sentence: str, first: Finding,
     lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
     lines += [
         f"not used: {', '.join(names[:SHOWN])}"
-        + f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
+        + (f" and {counted(len(names) - SHOWN, 'more file')}" if len(names) > SHOWN else "")
         + f": {why}"
         for why, names in grouped((f.problem, f.name) for f in facts.files if f.problem).items()
     ]

@@ -127,7 +127,7 @@ def _counted(plans: list[Plan], left_out: list[str]) -> str:
     """ "2 of 3 allocations healthy, 1 file not read"."""
     unread = len(_unread(left_out))
     words = f"{sum(_is_healthy(p) for p in plans)} of {counted(len(plans), 'allocation')} healthy"
-    return words + f", {counted(unread, 'file')} not read" * bool(unread)
+    return words + (f", {counted(unread, 'file')} not read" if unread else "")
 
 
 def document(one: Plan) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _as_text(plans: list[Plan], left_out: list[str], word: str, code: int) -> st
     else:
         lines = [repr(plans_table(plans)), "", "For the fix of each plan: use --html FILE, or name one file."]
     lines += [f"{'passed over' if line.endswith(FOREIGN) else 'not read'}: {line}" for line in left_out]
-    summary = f": {_counted(plans, left_out)}" * (len(plans) + len(left_out) > 1)
+    summary = f": {_counted(plans, left_out)}" if len(plans) + len(left_out) > 1 else ""
     return "\n".join([*lines, f"verdict: {word} (exit code {code}){summary}"])
 
 
@@ -190,5 +190,9 @@ def _page(plans: list[Plan], left_out: list[str], word: str, code: int) -> str:
         parts.append(_counted(plans, left_out))
     sentence = f"{word.capitalize()}: {'; '.join(parts)}"
     return answer.page_of(
-        "plan", sentence, findings, [*[plans_table(plans, left_out)] * several, *groups_tables(worst)], code
+        "plan",
+        sentence,
+        findings,
+        [*([plans_table(plans, left_out)] if several else []), *groups_tables(worst)],
+        code,
     )

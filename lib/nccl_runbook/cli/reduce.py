@@ -87,7 +87,8 @@ def reduce(
         combinations = reduction.smallest_first(axes)
         reduction.check_placeholders(command, axes, _script)
         if out == LOGS and out.is_dir() and any(out.iterdir()):  # of an earlier call
-            out = next(p for n in itertools.count(2) for p in [Path(f"{LOGS}-{n}")] if not p.exists())
+            numbered = (Path(f"{LOGS}-{n}") for n in itertools.count(2))
+            out = next(folder for folder in numbered if not folder.exists())
         new_folder(out, exist_ok=True)
         if any(out.iterdir()):
             raise ValueError(f"{out} is not empty: name a new folder with --out")

@@ -205,7 +205,7 @@ def _own(
         )
         stopped.remember()
     own = (
-        step.collect("own", sync_trace.collect, trace)
+        step.collect("own", sync_trace.collect_trace, trace)
         if trace
         else step.collect(
             "own", own_sync.collect, pids, step.left_s, phase_of=weight_sync.phase_of, stopped=stopped

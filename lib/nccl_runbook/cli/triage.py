@@ -51,7 +51,7 @@ def triage(
     if not context or against:
         answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
-    brought = Brought(logs=tuple(paths), words=(context,) * bool(context))
+    brought = Brought(logs=tuple(paths), words=(context,) if context else ())
     try:
         compared = compared_with(against, brought)
     except ValueError as error:  # what was left of the good run cannot be compared

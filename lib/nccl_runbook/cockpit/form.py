@@ -189,8 +189,8 @@ class Cockpit:
         ]
         for name, box in self.boxes.items():
             box.value = name in asked if test else lead is None
-        lines = [line for remedy in (lead.remedy if lead else ()) for line in remedy.lines]
-        setting = " ".join(m[1] for line in lines for m in [_SETTINGS.fullmatch(line)] if m)
+        lines = (line for remedy in (lead.remedy if lead else ()) for line in remedy.lines)
+        setting = " ".join(match[1] for match in map(_SETTINGS.fullmatch, lines) if match)
         self.fields["setting"].value = setting
         self.fix.layout.display = "" if setting else "none"
 

@@ -8,6 +8,7 @@ dies, the run ends by itself.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -31,6 +32,7 @@ RUN = ("run", "--json", "--stop-with-stdin")
 PROGRAM, WRONG_USAGE = "nccl-runbook: ", 2  # what a refusal begins with, and its exit code
 
 
+@dataclasses.dataclass(eq=False)
 class RunProcess:
     """A run at work or over. A thread calls ``on_change(run)`` at most twice a second, and once at the end.
     ``lines``: what it printed; ``done``, ``total``: steps; ``document``: the verdict, once known;
@@ -38,36 +40,36 @@ class RunProcess:
     start; ``line``: the command that equals it; ``parts``: the run of which it repeats a part, those repeated
     since, and itself."""
 
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        outputs: Path,
-        on_change: Callable[[RunProcess], None],
-        command: Sequence[str] = RUN,
-    ) -> None:
-        self.outputs, self.command, self.on_change = outputs, command, on_change
-        self.lines: tuple[str, ...] = ()  # replaced for each line, so that every reader has a complete one
-        self.done = self.total = 0
-        self.document: VerdictDocument | None = None
-        self.compared: dict[str, Any] | None = None
-        self.about: object = None
-        self.parts, self.line = [self], ""
-        self._before = os.path.realpath(outputs / "latest")
-        self.exit_code: int | None = None
-        self.cancelled_at: float | None = None
-        self.ended_at: float | None = None
-        self.started_at = time.monotonic()
-        self._said = tempfile.TemporaryFile()
+    arguments: Sequence[str]
+    outputs: Path
+    on_change: Callable[[RunProcess], None]
+    command: Sequence[str] = RUN
+    lines: tuple[str, ...] = ()  # replaced for each line, so that every reader has a complete one
+    done: int = 0
+    total: int = 0
+    document: VerdictDocument | None = None
+    compared: dict[str, Any] | None = None
+    about: object = None
+    line: str = ""
+    exit_code: int | None = None
+    cancelled_at: float | None = None
+    ended_at: float | None = None
+    started_at: float = dataclasses.field(default_factory=time.monotonic)
+    _said: Any = dataclasses.field(default_factory=tempfile.TemporaryFile)
+
+    def __post_init__(self) -> None:
+        self.parts = [self]
+        self._before = os.path.realpath(self.outputs / "latest")
         # a session of its own: a kernel that is restarted takes its group with it, and the page
         # could not say "interrupted"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "nccl_runbook", *command, *arguments],
+            [sys.executable, "-m", "nccl_runbook", *self.command, *self.arguments],
             stdin=subprocess.PIPE,
             stdout=self._said,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            start_new_session=command == RUN,
+            start_new_session=self.command == RUN,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from nccl_runbook.compare.facts import Comparison, Sample, Walk
+from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.compare.read import Env, only_set
 from nccl_runbook.core.facts import TIMED_OPS, Gap
 from nccl_runbook.core.facts_world import WorldRequest
@@ -38,28 +39,33 @@ class Subject:
     backend: str = "nccl"
 
 
-def subject(
-    engine: Callable[[], Engine],
-    devices: Callable[[], Devices],
-    argv: list[str],
-    figure: str = "",
-    more_is_better: bool = False,
-    op: str = "all_reduce",
-    size_bytes: int = 0,
-    spec: dict[str, Any] | None = None,
-    method: str = "",
-    stopped: Callable[[], str] = never,
-) -> Subject:
-    """The user's command if there is one, a weight sync if ``spec`` names tensors, else the collective.
-    ValueError for anything unknown."""
-    if argv:
-        return of_command(argv, figure, more_is_better, stopped)
-    if figure:
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a command line asks to run in each arm: the user's command ``argv`` if there is one, a weight sync
+    if ``spec`` names tensors, else the collective ``op``. ``size_bytes`` 0 and ``method`` "": the default of
+    this machine."""
+
+    argv: list[str] = dataclasses.field(default_factory=list)
+    figure: str = ""
+    more_is_better: bool = False
+    op: str = "all_reduce"
+    size_bytes: int = 0
+    spec: dict[str, Any] = dataclasses.field(default_factory=dict)
+    method: str = ""
+
+
+def subject(wanted: Wanted, ranks: LazyRanks, stopped: Callable[[], str] = never) -> Subject:
+    """What runs in each arm. ValueError for anything unknown."""
+    if wanted.argv:
+        return of_command(wanted.argv, wanted.figure, wanted.more_is_better, stopped)
+    if wanted.figure:
         raise ValueError("--figure needs your own command: add it after --")
-    gpu = devices()[0] is not None
-    if spec:
-        return of_sync(engine(), devices(), spec, method or ("nccl-per-tensor" if gpu else "gloo-per-tensor"))
-    return of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
+    on_gpus = ranks.devices[0] is not None
+    if wanted.spec:
+        method = wanted.method or ("nccl-per-tensor" if on_gpus else "gloo-per-tensor")
+        return of_sync(ranks.engine, ranks.devices, wanted.spec, method)
+    size_bytes = wanted.size_bytes or (GPU_BYTES if on_gpus else CPU_BYTES)
+    return of_collective(ranks.engine, ranks.devices, wanted.op, size_bytes)
 
 
 def of_command(
@@ -257,16 +263,16 @@ def collect(
     planned = [(arm, envs[arm]) for arm in "ABBA" * rounds if envs]
     samples = [s for s in (run(arm, env) for arm, env in planned) if s is not None]
     compared = Comparison(
-        arms.secrets.text(made.what),
-        made.unit,
-        made.more_is_better,
-        list(arms.names),
-        arms.differences,
-        arms.left_out,
-        4 * rounds,
-        warm_up,
-        samples,
-        Gap("not-run", "no difference to test"),
+        what=arms.secrets.text(made.what),
+        unit=made.unit,
+        more_is_better=made.more_is_better,
+        arms=list(arms.names),
+        differences=arms.differences,
+        left_out=arms.left_out,
+        wanted=4 * rounds,
+        warm_up=warm_up,
+        samples=samples,
+        walk=Gap("not-run", "no difference to test"),
         backend=made.backend,
     )
     walked = (

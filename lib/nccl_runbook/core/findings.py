@@ -125,3 +125,13 @@ def exit_code(word: str, fail_on: str = "unknown") -> int:
     """Exit code of a verdict: 0, 3 or 4. ``fail_on``, one of FAIL_ON, is the mildest verdict that is not
     0."""
     return EXIT_CODES[word] if fail_on != "never" and word in FAIL_ON[: FAIL_ON.index(fail_on) + 1] else 0
+
+
+def finding_row(finding: Finding) -> dict[str, str]:
+    """The finding as --json lists it; ``replacement``: the lines of its remedies."""
+    return {
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "text": finding.title,
+        "replacement": "\n".join(line for r in finding.remedy for line in r.lines),
+    }

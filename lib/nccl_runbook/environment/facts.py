@@ -7,9 +7,11 @@ from typing import Any
 from nccl_runbook.core.facts import Gap
 
 
-def shown(words: str) -> Any:
-    """A field that stands under these words in the table of the host; a Gap until it is asked."""
-    return dataclasses.field(default=Gap("not-run", "not asked"), metadata={"shown": words})
+def shown(words: str, reads: str = "") -> Any:
+    """A field that stands under these words in the table of the host; a Gap until it is asked. ``reads``: the
+    file that shows it, with {pid} for the process; its text is then at hand in read_role.py."""
+    metadata = {"shown": words, "reads": reads}
+    return dataclasses.field(default=Gap("not-run", "not asked"), metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +53,11 @@ class Role:
 
     # the process's own namespaces, and limits as the kernel writes them ("unlimited")
     container: list[str] | Gap = shown("container")
-    ipc_namespace: str | Gap = shown("IPC namespace")
-    interfaces: list[str] | Gap = shown("interfaces")
-    routes: list[str] | Gap = shown("default route")
-    nofile: str | Gap = shown("open files")
-    memlock: str | Gap = shown("locked memory (bytes)")
+    ipc_namespace: str | Gap = shown("IPC namespace", reads="/proc/{pid}/ns/ipc")
+    interfaces: list[str] | Gap = shown("interfaces", reads="/proc/{pid}/net/dev")
+    routes: list[str] | Gap = shown("default route", reads="/proc/{pid}/net/route")
+    nofile: str | Gap = shown("open files", reads="/proc/{pid}/limits")
+    memlock: str | Gap = shown("locked memory (bytes)", reads="/proc/{pid}/limits")
     # size and free bytes of its /dev/shm, and the mount's device number
     shm: list[int] | Gap = shown("/dev/shm")
 

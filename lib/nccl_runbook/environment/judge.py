@@ -16,7 +16,7 @@ from nccl_runbook.environment.settings.judge_variables import (
     bytes_for_events,
     dead_variable,
     debugging_left_on,
-    in_two_minds,
+    has_a_side_effect,
     not_yet_read,
     renamed_variable,
     unread_variable,
@@ -32,7 +32,7 @@ RULES: tuple[Callable[[Setting, Variable], Iterator[Finding]], ...] = (
     dead_variable,
     not_yet_read,
     bytes_for_events,
-    in_two_minds,
+    has_a_side_effect,
 )
 
 
@@ -49,7 +49,7 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
             "unknown-names",
             Severity.NOTE,
             f"unknown here, but something else may read them: {', '.join(names[:12])}"
-            f"{f' and {len(names) - 12} more' * (len(names) > 12)}"
+            f"{f' and {len(names) - 12} more' if len(names) > 12 else ''}"
             + (
                 "; NCCL and PyTorch do not read these names, but a plugin may"
                 if any((r := family(n)) and r.is_complete for n in names)
@@ -121,7 +121,7 @@ def judge(env: Environment | Gap) -> list[Finding]:
         *(f for rule in RULES for s in settings(env) if s.known for f in rule(s, s.known)),
         *(f for s in settings(env) if not s.known for f in unread_variable(s)),
         *unknown_names(env),
-        *judge_settings.judge(env),
+        *judge_settings.judge_settings(env),
         *nothing_read(env),
         *not_followed(env),
         *of_libraries(env),

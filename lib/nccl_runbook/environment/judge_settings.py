@@ -27,7 +27,7 @@ MOST_SOCKETS = 64  # threads times sockets of each (NCCL 2.30.7, src/transport/n
 _OF_PROGRAMS = re.compile(r"Xid[^:]{0,40}\(PCI:[^)]{0,40}\): (13|31|32|43|45|68|69)\b")
 
 
-def judge(env: Environment) -> Iterator[Finding]:
+def judge_settings(env: Environment) -> Iterator[Finding]:
     """Conflicts within one process (once for all that have them), differences between processes, settings
     against their host, and what the host lacks."""
     by_role = [{s.name: s for s in settings(env) if role.name in s.who} for role in env.roles]

@@ -42,6 +42,7 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
     read = table("environment/read")
     files = {
         **read["process"],
+        **{f.metadata["reads"]: "" for f in dataclasses.fields(Role) if f.metadata.get("reads")},
         **read["host"],
         **dict.fromkeys(CONTAINER, ""),
         **(read["slow"] if whole else {}),
@@ -127,9 +128,8 @@ def _joined(answers: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
             if libraries.get(lib.path, lib).sha256 != lib.sha256
         }
         libraries |= {
-            path: dataclasses.replace(lib, path=path)
+            other.get(lib.path, lib.path): dataclasses.replace(lib, path=other.get(lib.path, lib.path))
             for lib in host.libraries
-            for path in [other.get(lib.path, lib.path)]
         }
         mapped, preloaded = (
             p if isinstance(p, Gap) else [other.get(x, x) for x in p] for p in (role.mapped, role.preloaded)

@@ -24,7 +24,7 @@ def variables_table(env: Environment) -> Table:
         "",
         columns,
         rows or [["none", *["" for _ in columns[1:]]]],
-        f"Not looked at: {counted(others, 'further variable')}. " * (others > 0)
+        (f"Not looked at: {counted(others, 'further variable')}. " if others > 0 else "")
         + "A plugin may read names that are not in our table.",
     )
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from nccl_runbook.causes.causes import usual
 from nccl_runbook.core.facts import Gap
@@ -125,34 +124,26 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
             "/dev/nvidia0 IMAGE",
         ),
     )
-    # the first row that fits: what to do, the cause, and how sure
-    why: list[Any] = next(
-        row
-        for fits, *row in (
-            (
-                "mismatch" in gap.detail,
-                usual("driver-library-mismatch"),
-                "driver-library-mismatch",
-                "established",
-            ),
-            (gap.reason == "timed-out", (admin,), "gpu-or-link-fault", "likely"),
-            (
-                gap.reason in ("absent", "no-permission"),
-                usual("container-gpu-access"),
-                "container-gpu-access",
-                "established" if _in_container(machine) else "likely",
-            ),
-            (_in_container(machine), (restart, admin), "container-gpu-access", "likely"),
-            (True, (admin,), "nvml-call-failed", "established"),
-        )
-        if fits
-    )
+    inside = _in_container(machine)
+    if "mismatch" in gap.detail:
+        cause, status, remedy = "driver-library-mismatch", "established", usual("driver-library-mismatch")
+    elif gap.reason == "timed-out":
+        cause, status, remedy = "gpu-or-link-fault", "likely", (admin,)
+    elif gap.reason in ("absent", "no-permission"):
+        cause, status = "container-gpu-access", "established" if inside else "likely"
+        remedy = usual(cause)
+    elif inside:
+        cause, status, remedy = "container-gpu-access", "likely", (restart, admin)
+    else:
+        cause, status, remedy = "nvml-call-failed", "established", (admin,)
     yield Finding(
         "nvml-refuses",
         Severity.BROKEN,
         f"NVML cannot be used: {gap.detail}",
         (Evidence(gap.detail, "gpus.nvml"),),
-        *why,
+        remedy,
+        cause=cause,
+        status=status,
     )
 
 

@@ -24,7 +24,7 @@ def _health(gpu: NvmlGpu) -> str:
     mode = "default" if isinstance(gpu.compute_mode, Gap) else gpu.compute_mode
     words = [
         "ECC uncorrected " + " now, ".join(map(_text, ecc)) + " ever" if any(c != 0 for c in ecc) else "",
-        f"{rows.uncorrectable} rows remapped{', reset pending' * rows.is_pending}"
+        f"{rows.uncorrectable} rows remapped{', reset pending' if rows.is_pending else ''}"
         if rows and rows.uncorrectable
         else "",
         *([] if isinstance(gpu.clock_reasons, Gap) else [r for r in gpu.clock_reasons if r != "idle"]),

@@ -67,7 +67,7 @@ class Gym:
         with self._folder(job) as folder:
             answer, errors = Path(folder, "answer.json"), Path(folder, "errors.txt")
             words = [sys.executable, "-m", "nccl_runbook.gym.ask", folder, job.name]
-            words += ["alone" * bool(room), "end" * self.to_the_end, *self.python]
+            words += ["alone" if room else "", "end" if self.to_the_end else "", *self.python]
             with (
                 errors.open("wb") as printed,
                 command.supervised([*room, *words], os.environ, printed) as child,
@@ -119,7 +119,7 @@ def inside(folder: Path, job: Job, is_alone: bool, to_the_end: bool, python: Seq
         if reads_log:
             command.ends(running, job.timeout_s + END_S)
     if reads_log:
-        answers.append(_answer("log", job, folder, str(log), *[str(folder / "dumps")] * job.dumps))
+        answers.append(_answer("log", job, folder, str(log), *([str(folder / "dumps")] if job.dumps else [])))
     took_s = round(time.monotonic() - began, 1)
     return Trial(job, answers, judge.together([a.outcome for a in answers]), took_s)
 

@@ -18,7 +18,7 @@ from nccl_runbook.hang.judge_silence import (
     CAUSE,
     STACK_LINE,
     STATE,
-    Told,
+    HangVerdict,
     by_look,
     fell_silent,
     nobody,
@@ -46,13 +46,13 @@ _WORST = (
 )
 
 
-def judge_hang(hang: Hang) -> Told:
+def judge_hang(hang: Hang) -> HangVerdict:
     """The answer; it does not depend on the order of the files."""
     known_graph = graphs.graph(hang)
     if accused := accuse(hang, known_graph) or by_ras(hang.ras) or ([] if known_graph.waits else slow(hang)):
         verdict = _guilty(hang, known_graph, accused)
     elif len(first := raised(hang)) > 1:
-        verdict = Told(
+        verdict = HangVerdict(
             "unknown",
             (),
             tuple(sorted(known_graph.waits)),
@@ -66,7 +66,7 @@ def judge_hang(hang: Hang) -> Told:
     elif not hang.dumps and (quiet := silent(hang, known_graph)):
         verdict = fell_silent(hang, known_graph, quiet)
     elif hang.ras and not known_graph.waits:
-        verdict = Told("unknown", (), (), ras_unclear(hang.ras), decides=RAS_AGAIN)
+        verdict = HangVerdict("unknown", (), (), ras_unclear(hang.ras), decides=RAS_AGAIN)
     else:
         verdict = nobody(hang, known_graph) if known_graph.waits else nothing_open(hang)
     return by_look(
@@ -74,7 +74,7 @@ def judge_hang(hang: Hang) -> Told:
     )
 
 
-def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
+def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerdict:
     lead = min(accused, key=lambda a: (_WORST.index(a.kind), a.rank))
     ranks = tuple(a.rank for a in accused)
     waits = [w for w in graph.all() if w.rank not in ranks]
@@ -101,33 +101,33 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
     there = len({w.rank for w in waits if graphs.called(hang, w) == collective}) or len(victims)
     who = [
         *(f"rank {a.rank} {a.says}" for a in accused[:3]),
-        *[f"and {len(accused) - 3} more ranks"] * (len(accused) > 3),
+        *([f"and {len(accused) - 3} more ranks"] if len(accused) > 3 else []),
     ]
     if victims and collective:
         place = "there" if collective in lead.says else f"in {collective}"
-        others = f", and {len(victims) - there} more elsewhere" * (there < len(victims))
-        who.append(f"{counted(there, 'rank')} wait{'s' * (there == 1)} {place}{others}")
+        others = f", and {len(victims) - there} more elsewhere" if there < len(victims) else ""
+        who.append(f"{counted(there, 'rank')} wait{'s' if there == 1 else ''} {place}{others}")
     counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     witnesses = [
         *(e for a in accused[:8] for e in a.evidence),
         *(Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven),
     ]
     # in the records a call left out and one made too early look the same
-    return Told(
-        "skipped" if uneven and lead.kind == "order" else lead.kind,
-        ranks,
-        victims,
-        f"{counts}{': ' * bool(uneven)}{'; '.join(who)}.",
-        collective,
-        lead.frame,
-        _cause(hang, lead),
-        "possible"
+    return HangVerdict(
+        kind="skipped" if uneven and lead.kind == "order" else lead.kind,
+        culprits=ranks,
+        victims=victims,
+        sentence=f"{counts}{': ' if uneven else ''}{'; '.join(who)}.",
+        collective=collective,
+        frame=lead.frame,
+        cause=_cause(hang, lead),
+        status="possible"
         if behind or lead.doubtful
         else "established"
         if lead.kind in ("mismatch", "stopped", "order")
         else "likely",
-        tuple(dict.fromkeys((*witnesses[:1], *undated, *witnesses[1:]))),
-        _decides(hang, lead),
+        evidence=tuple(dict.fromkeys((*witnesses[:1], *undated, *witnesses[1:]))),
+        decides=_decides(hang, lead),
     )
 
 
@@ -156,13 +156,13 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
 def _attempts(hang: Hang) -> list[Evidence]:
     """Which attempt of the job the answer is about."""
     left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
-    words = (
-        f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left "
-        "out" * bool(left_out)
+    were = "was" if len(left_out) == 1 else "were"
+    words = f"; {counted(len(left_out), 'file')} of earlier ones {were} left out" if left_out else ""
+    return (
+        [Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")]
+        if left_out or hang.logs.attempts > 1
+        else []
     )
-    return [
-        Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")
-    ] * bool(left_out or hang.logs.attempts > 1)
 
 
 def _apart(hang: Hang) -> list[Evidence]:
@@ -215,7 +215,7 @@ def _decides(hang: Hang, lead: Accused) -> str:
 def _in_its_log(line: str, evidence: tuple[Evidence, ...]) -> str:
     """The line with the log that the first evidence names in the place of LOG."""
     log = evidence[0].source.rpartition(" line ")[0] if evidence else ""
-    return in_logs(line, [log] * bool(log))
+    return in_logs(line, [log] if log else [])
 
 
 # --- findings
@@ -241,7 +241,7 @@ def findings(hang: Hang) -> list[Finding]:
     ]
 
 
-def hang_told(verdict: Told, launcher: str = "", still: bool = False, now: bool = False) -> Finding:
+def hang_told(verdict: HangVerdict, launcher: str = "", still: bool = False, now: bool = False) -> Finding:
     """The finding that names the rank that did not come. A past snapshot never proves health. A rank that
     only possibly did not come is a warning, since the job may have been moving, unless it was seen
     ``still``. ``now``: by a look just made, so that its pid is still that of the rank."""
@@ -280,8 +280,10 @@ def hang_told(verdict: Told, launcher: str = "", still: bool = False, now: bool 
                 "or it took a branch without their call. Every rank of the group must make the same calls.",
             )
         ]
-    decides = (Evidence(f"decides: {verdict.decides}", "next"),) * bool(
-        verdict.decides and not any(verdict.decides in r.lines for r in remedy)
+    decides = (
+        (Evidence(f"decides: {verdict.decides}", "next"),)
+        if verdict.decides and not any(verdict.decides in r.lines for r in remedy)
+        else ()
     )
     return Finding(
         "hang-told",

@@ -67,13 +67,12 @@ def _elsewhere(hang: Hang, graph: Graph) -> dict[int, list[Wait]]:
 
 def _different(hang: Hang) -> list[Accused]:
     """Ranks that called another operation than the other members at the first number that differs."""
-    return [
-        _by_call(hang, group, usual, rank)
-        for group in hang.groups
-        for difference in group.differences[:1]
-        for usual, ranks in [odd_ones(difference)]
-        for rank in sorted(ranks)
-    ]
+    accused = []
+    for group in hang.groups:
+        if group.differences:
+            usual, ranks = odd_ones(group.differences[0])
+            accused += [_by_call(hang, group, usual, rank) for rank in sorted(ranks)]
+    return accused
 
 
 def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
@@ -94,9 +93,12 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
     says = (
         f"called {call} as number {difference.seq} of {group_name(hang, group.name)}, "
         f"and {rank_names(sorted(difference.calls[usual]))} called {usual}"
-        + f"; rank {rank} skipped that call" * left_out
-        + f"; rank {rank} skipped a call, or made two in the other order"
-        * (crossed and not swapped and not left_out)
+        + (f"; rank {rank} skipped that call" if left_out else "")
+        + (
+            f"; rank {rank} skipped a call, or made two in the other order"
+            if crossed and not swapped and not left_out
+            else ""
+        )
     )
     return Accused(
         rank,
@@ -129,11 +131,13 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
         if last and last.frame
         else ""
     )
-    says = (
-        "is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}"
-    ) + f"; {where}" * bool(where)
-    says += "; it completed everything that it issued, and then issued nothing more" * (
-        kind == "host-busy" and stack is None
+    says = ("is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}") + (
+        f"; {where}" if where else ""
+    )
+    says += (
+        "; it completed everything that it issued, and then issued nothing more"
+        if kind == "host-busy" and stack is None
+        else ""
     )
     evidence = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     # numbers of other groups, and of p2p, count on their own

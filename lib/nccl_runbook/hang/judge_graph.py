@@ -88,8 +88,7 @@ def graph(hang: Hang) -> Graph:
         for wait in (
             *(
                 _collective(group, track, sure, dumps)
-                for group in hang.groups
-                for sure in [credible(group)]
+                for group, sure in ((group, credible(group)) for group in hang.groups)
                 for track in group.tracks
             ),
             *(wait for channel in hang.channels for wait in _point_to_point(channel, dumps)),
@@ -204,7 +203,9 @@ def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:
 
 def places(calls: collections.Counter[str]) -> str:
     """Where ranks wait, with the number of ranks if there are several places."""
-    return ", ".join(call + f" ({counted(n, 'rank')})" * (len(calls) > 1) for call, n in calls.most_common(4))
+    return ", ".join(
+        call + (f" ({counted(n, 'rank')})" if len(calls) > 1 else "") for call, n in calls.most_common(4)
+    )
 
 
 def called(hang: Hang, wait: Wait) -> str:

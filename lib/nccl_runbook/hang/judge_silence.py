@@ -43,7 +43,7 @@ STATE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class HangVerdict:
     """The answer. ``collective``: where the others wait, empty if nowhere; ``decides``: what to collect
     next, as a line to paste; ``pid``: of the one rank that did not come, 0 if unknown; ``host``: that rank's,
     empty if all ranks that were seen are on one host."""
@@ -70,7 +70,7 @@ class Told:
         return f"{line}   # on {self.host}" if self.host else line
 
 
-def by_look(hang: Hang, verdict: Told) -> Told:
+def by_look(hang: Hang, verdict: HangVerdict) -> HangVerdict:
     """The answer, or in place of one that is unknown what a look or saved stacks show."""
     saved = [] if hang.dumps or hang.groups else graphs_judge_stacks.pictures(hang.stacks)
     looked = live.with_command(live.judge_looks(together(hang.looks)), None)
@@ -85,7 +85,7 @@ def by_look(hang: Hang, verdict: Told) -> Told:
     )
 
 
-def of_picture(picture: Picture) -> Told:
+def of_picture(picture: Picture) -> HangVerdict:
     """What a look shows of a job. That all wait in one place is no proof that they hang."""
     kind = "unknown" if picture.kind == "symmetric" else picture.kind
     culprits, victims = (
@@ -93,28 +93,28 @@ def of_picture(picture: Picture) -> Told:
     )
     one = picture.culprits[0] if len(picture.culprits) == 1 else None
     several_hosts = len({v.host for v in picture.ranks}) > 1
-    return Told(
-        kind,
-        culprits if kind != "unknown" else (),
-        victims,
-        f"{picture.sentence}.",
-        picture.collective,
-        picture.culprits[0].frame if picture.culprits else "",
-        picture.cause,
-        picture.status or None,
-        tuple(picture.evidence),
-        picture.decides,
-        (one.pid or 0) if one else 0,
-        "".join(filter(str.isprintable, one.host)) if one and several_hosts else "",
+    return HangVerdict(
+        kind=kind,
+        culprits=culprits if kind != "unknown" else (),
+        victims=victims,
+        sentence=f"{picture.sentence}.",
+        collective=picture.collective,
+        frame=picture.culprits[0].frame if picture.culprits else "",
+        cause=picture.cause,
+        status=picture.status or None,
+        evidence=tuple(picture.evidence),
+        decides=picture.decides,
+        pid=(one.pid or 0) if one else 0,
+        host="".join(filter(str.isprintable, one.host)) if one and several_hosts else "",
     )
 
 
-def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
+def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> HangVerdict:
     """Without dumps: the log of a rank that is busy is as silent as that of a dead
     one, so no rank is named. The first guess is that of a log alone."""
     silent = {a.rank for a in quiet}
     last = [r.last.text for r in hang.logs.ranks if r.rank in silent and r.last]
-    return Told(
+    return HangVerdict(
         "unknown",
         (),
         tuple(sorted(graph.waits)),
@@ -129,13 +129,13 @@ def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
     )
 
 
-def nobody(hang: Hang, graph: graphs.Graph) -> Told:
+def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
     """The answer if operations are open, and no rank can be named."""
     first = [w for w in graph.all() if w.first] or list(graph.all())
     calls = Counter(graphs.called(hang, w) for w in first)
     there, ranks = graphs.places(calls), counted(len(graph.waits), "rank")
     waiting = functools.partial(
-        Told,
+        HangVerdict,
         culprits=(),
         victims=tuple(sorted(graph.waits)),
         collective=calls.most_common(1)[0][0],
@@ -147,8 +147,8 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
     if perhaps:
         return waiting(
             "unknown",
-            sentence=f"{ranks} wait{'s' * (len(graph.waits) == 1)} in {there}; of {rank_names(perhaps)} "
-            "nothing is known, so no rank is named.",
+            sentence=f"{ranks} wait{'s' if len(graph.waits) == 1 else ''} in {there}; "
+            f"of {rank_names(perhaps)} nothing is known, so no rank is named.",
             decides=f"collect dump or log of {rank_names(perhaps)}",
         )
     if any(w.on for w in graph.all() if w.first):
@@ -193,20 +193,22 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
 def _why_nothing(hang: Hang) -> str:
     """Why these files say nothing about a rank: what is wrong with the first ones, or that none shows it."""
     unused = [f for f in hang.files if f.problem]
-    silent = ["these files do not show how far the ranks came"] * (len(unused) < len(hang.files))
-    wrong = [f"{f.name}{':' * (not f.problem.startswith('is '))} {f.problem}" for f in unused[:MOST_NAMED]]
+    silent = ["these files do not show how far the ranks came"] if len(unused) < len(hang.files) else []
+    wrong = [
+        f"{f.name}{':' if not f.problem.startswith('is ') else ''} {f.problem}" for f in unused[:MOST_NAMED]
+    ]
     return "; ".join([*silent, *wrong])
 
 
-def nothing_open(hang: Hang) -> Told:
+def nothing_open(hang: Hang) -> HangVerdict:
     """The answer if no operation is open."""
     recorded = {d.rank for d in hang.dumps if d.entries}
     damaged = [f for f in hang.files if f.problem and f.what == "dump"]
     if not recorded:
-        return Told("unknown", (), (), f"{_why_nothing(hang)}.", decides=STACK_LINE)
+        return HangVerdict("unknown", (), (), f"{_why_nothing(hang)}.", decides=STACK_LINE)
     lacking = sorted({r for g in hang.groups for r in g.ranks} - recorded)
     if lacking:
-        return Told(
+        return HangVerdict(
             "unknown",
             (),
             (),
@@ -214,7 +216,7 @@ def nothing_open(hang: Hang) -> Told:
             decides=f"collect the dumps of {rank_names(lacking)}",
         )
     if any(f.rank not in recorded for f in damaged):
-        return Told(
+        return HangVerdict(
             "unknown",
             (),
             (),
@@ -223,7 +225,7 @@ def nothing_open(hang: Hang) -> Told:
         )
     late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in judge_odd.late(hang).items())
     if late:
-        return Told(
+        return HangVerdict(
             "unknown",
             (),
             (),
@@ -231,13 +233,13 @@ def nothing_open(hang: Hang) -> Told:
             decides=_WAITS_LEAST,
         )
     blind = any(d.backend == "gloo" for d in hang.dumps)
-    return Told(
+    return HangVerdict(
         "healthy",
         (),
         (),
         f"every operation in the dumps of {counted(len(recorded), 'rank')} is complete, and all ranks made "
-        "the same calls." + " A slow rank cannot be detected: Gloo does not record when an "
-        "operation ends." * blind,
+        "the same calls."
+        + (" A slow rank cannot be detected: Gloo does not record when an operation ends." if blind else ""),
         evidence=(
             Evidence(
                 f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in "
@@ -246,6 +248,7 @@ def nothing_open(hang: Hang) -> Told:
                 "dumps",
             ),
         )
-        * blind,
-        decides=_WAITS_LEAST * blind,
+        if blind
+        else (),
+        decides=_WAITS_LEAST if blind else "",
     )

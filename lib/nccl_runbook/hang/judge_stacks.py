@@ -113,7 +113,7 @@ def pictures(stacks: Sequence[SavedStack]) -> list[Picture]:
             dataclasses.replace(
                 picture,
                 sentence=picture.sentence
-                + ". One round of stacks does not show whether it moves" * (not sure),
+                + (". One round of stacks does not show whether it moves" if not sure else ""),
                 evidence=[seen_in(s) for v in (*late, *waiters) for s in stacks if s.rank == v.rank],
                 decides=f"open {late[0].frame.partition(', ')[2].partition(' ')[0]}" if sure else _AGAIN,
             )
@@ -122,11 +122,21 @@ def pictures(stacks: Sequence[SavedStack]) -> list[Picture]:
         f"{v.where or 'no call of torch.distributed'} ({v.frame})" for v in views.values()
     )
     places = "; ".join(f"{counted(n, 'rank')} in {place}" for place, n in shown.most_common(4))
-    return [
-        Picture(
-            "", "unknown", f"the stacks do not show which rank is late: {places}", [], [], [], decides=_AGAIN
-        )
-    ] * bool(views)
+    return (
+        [
+            Picture(
+                "",
+                "unknown",
+                f"the stacks do not show which rank is late: {places}",
+                [],
+                [],
+                [],
+                decides=_AGAIN,
+            )
+        ]
+        if views
+        else []
+    )
 
 
 def _view(rank: int, stack: Stack) -> RankView:

@@ -50,11 +50,11 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
     return dataclasses.replace(  # the secrets of the logs are out already
         Redactor(os.environ).json(
             Hang(
-                sorted(
+                files=sorted(
                     (dataclasses.replace(f, name=excerpt.short(f.name)) for f in inputs.files),
                     key=lambda f: f.name,
                 ),
-                [
+                dumps=[
                     Dump(
                         **{
                             **fields_in(Dump, vars(reading)),
@@ -68,7 +68,7 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
                     )
                     for rank, reading in sorted(readings.items())
                 ],
-                _with_logs(
+                groups=_with_logs(
                     [
                         group_of(key, certain, readings, inputs.names, times)
                         for key, certain in sorted(members.items())
@@ -77,13 +77,13 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
                     logged.ranks,
                     {s.rank for s in inputs.stacks},
                 ),
-                channels(readings, members, times),
-                sorted(inputs.stacks, key=lambda s: (s.rank, s.source)),
-                Logs([], "", {}, []),
-                counts(paths, {n for n in inputs.logs if n not in before}, limit),
-                times.clocks,
-                inputs.looks,
-                inputs.ras,
+                channels=channels(readings, members, times),
+                stacks=sorted(inputs.stacks, key=lambda s: (s.rank, s.source)),
+                logs=Logs([], "", {}, []),
+                counts=counts(paths, {n for n in inputs.logs if n not in before}, limit),
+                clocks=times.clocks,
+                looks=inputs.looks,
+                ras=inputs.ras,
             )
         ),
         logs=logged,
@@ -191,7 +191,17 @@ def _log_track(row: RankLog, label: str) -> Track:
         max(row.enqueued.get(label, 0), opened.seq if opened else 0),
         max(0, row.completed.get(label, 0)),
     )
-    return Track(row.rank, issued, completed, completed, True, opened, opened, "", " ".join(row.files[:1]))
+    return Track(
+        rank=row.rank,
+        enqueued=issued,
+        completed=completed,
+        joined=completed,
+        known=True,
+        opened=opened,
+        last=opened,
+        tail="",
+        source=" ".join(row.files[:1]),
+    )
 
 
 def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:

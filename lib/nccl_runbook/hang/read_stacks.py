@@ -52,7 +52,7 @@ def _pyspy(text: str) -> list[tuple[str, list[str]]]:
     ends = [*(c.start() for c in cuts[1:]), len(text)]
     return [
         (
-            f"{'main ' * (cut[2] == 'MainThread')}{cut[1]}",
+            f"{'main ' if cut[2] == 'MainThread' else ''}{cut[1]}",
             _frames(_PYSPY_FRAME, text[cut.end() : end], "{0[1]}, {0[2]}:{0[3]}"),
         )
         for cut, end in zip(cuts, ends)

@@ -56,8 +56,8 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
     return [
         *shown,
         *(looked_table(picture, hang.looks) for picture in judge_looks(together(hang.looks))),
-        *[ranks_table(hang, culprits)] * bool(hang.groups),
-        *[stacks] * bool(hang.stacks),
+        *([ranks_table(hang, culprits)] if hang.groups else []),
+        *([stacks] if hang.stacks else []),
         files_table(hang),
     ]
 
@@ -152,12 +152,12 @@ def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
 
 def files_table(hang: Hang) -> Table:
     """What was read, and what was not used and why."""
-    foreign = "read; does not look like the log of a GPU job" * hang.logs.foreign
-    rows = (
-        [f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
-        for f in hang.files
-        for odd in [f.problem or foreign * (f.what == "log")]
-    )
+    foreign = "read; does not look like the log of a GPU job" if hang.logs.foreign else ""
+    rows = []
+    for f in hang.files:
+        odd = f.problem or (foreign if f.what == "log" else "")
+        how = Cell(odd or "read", "unknown" if odd else "")
+        rows.append([f.name, f.what, "" if f.rank is None else str(f.rank), how])
     return Table(
         "Files",
         ["file", "kind", "rank", "how it went"],

@@ -64,8 +64,7 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
             for h, blind, known in zip(hosts, gapped, roots, strict=True)
             if _root(path) in known and not (is_below and _below(path, blind))
             if all(h.facts.get(count) == usual_counts.get(count) for count in counts)
-            for value in [_unsaid(path, h, rule, path in above)]
-            if value is not None
+            if (value := _unsaid(path, h, rule, path in above)) is not None
         ]
         by_value = grouped(values)
         if len(by_value) < 2 or len(hosts) > 2 and len(by_value) == len(values) and not rule:

@@ -1,6 +1,7 @@
 """The local engine: worlds of ranks under the interpreter that is judged."""
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import os
@@ -8,7 +9,7 @@ import re
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import World, WorldRequest
@@ -45,6 +46,7 @@ END_S = 2.0  # after the budget: until ranks that hang have shown where, and are
 LOGGED: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None, "NCCL_DEBUG_SUBSYS": None}
 
 
+@dataclasses.dataclass(eq=False)
 class Engine(contextlib.AbstractContextManager):
     """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each in fresh processes with a
     deadline.
@@ -55,22 +57,18 @@ class Engine(contextlib.AbstractContextManager):
     import torch.
     """
 
-    def __init__(
-        self,
-        prefix: List[str],
-        log_dir: Optional[Path],
-        redactor: Redactor,
-        root: Optional[Path] = None,
-        stopped: Callable[[], str] = never,
-        until: float = math.inf,
-    ) -> None:
-        self.prefix, self.log_dir, self.redactor, self.root = list(prefix), log_dir, redactor, root
-        self.stopped, self.until = stopped, until
-        self.history: List[World] = []
-        self._links: Dict[Tuple, WarmLink] = {}
-        self._running: Dict[int, Running] = {}
-        self._numbers, self._cancels = itertools.count(), 0
-        self._software: Optional[Dict[str, Any]] = None
+    prefix: List[str]
+    log_dir: Optional[Path]
+    redactor: Redactor
+    root: Optional[Path] = None
+    stopped: Callable[[], str] = never
+    until: float = math.inf
+    history: List[World] = dataclasses.field(default_factory=list)
+    _links: Dict[Tuple, WarmLink] = dataclasses.field(default_factory=dict)
+    _running: Dict[int, Running] = dataclasses.field(default_factory=dict)
+    _numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+    _cancels: int = 0
+    _software: Optional[Dict[str, Any]] = None
 
     def run(self, request: WorldRequest) -> World:
         """The World of one request: how each rank ended, its events and log. Raises what run_all raises."""

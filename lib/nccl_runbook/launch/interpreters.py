@@ -102,7 +102,7 @@ def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
             if child.poll() is None:
                 raise InterpreterError(
                     f"{command} did not answer within {within_s:.0f} s"
-                    + f": {STOPPED}" * is_stopped(child.pid)
+                    + (f": {STOPPED}" if is_stopped(child.pid) else "")
                 )
             return output.decode("utf-8", "replace"), killed_by(child.returncode)
         finally:

@@ -27,6 +27,7 @@ STATE = "world.json"  # beside the logs of a world: how it stands, for the form 
 FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
 
 
+@dataclasses.dataclass(eq=False)
 class Tally:
     """What NCCL's own log says of one world, counted while it streams by: the proof that a toggle acted.
 
@@ -36,11 +37,10 @@ class Tally:
     SIMPLE channel{Lo..Hi}={0..23}`` (seen, 2.28.9).
     """
 
-    def __init__(self) -> None:
-        self._via: Counter = Counter()
-        self._taken: Set[str] = set()
-        self.choices: Counter = Counter()
-        self._info = False
+    choices: Counter = dataclasses.field(default_factory=Counter)
+    _via: Counter = dataclasses.field(default_factory=Counter)
+    _taken: Set[str] = dataclasses.field(default_factory=set)
+    _info: bool = False
 
     def add(self, lines: Iterable[str]) -> None:
         """Count the transports, algorithms, protocols and settings that these NCCL INFO lines name."""
@@ -61,21 +61,28 @@ class Tally:
         return (dict(self._via), sorted(self._taken)) if self._info else (silent, silent)
 
 
+@dataclasses.dataclass(eq=False)
 class Running:
     """One world between its request and its last report. A rank has the outcome "late" until its end is
     reported."""
 
-    def __init__(
-        self, number: int, request: WorldRequest, folder: Optional[Path], redactor: Redactor
-    ) -> None:
-        self.number, self.request, self.folder, self.redactor = number, request, folder, redactor
-        self.ranks = [RankResult(rank, "late") for rank in range(request.world_size)]
-        self.rests = [""] * request.world_size  # the last line of each rank, while it is incomplete
-        self.marks: Dict[str, set] = {"ready": set(), "finished": set()}
-        self.tally = Tally()
-        self.started, self.wall_s, self.deadline_s = "", 0.0, request.deadline_s
-        self.clock = time.monotonic()
-        self.ready, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
+    number: int
+    request: WorldRequest
+    folder: Optional[Path]
+    redactor: Redactor
+    marks: Dict[str, set] = dataclasses.field(default_factory=lambda: {"ready": set(), "finished": set()})
+    tally: Tally = dataclasses.field(default_factory=Tally)
+    started: str = ""
+    wall_s: float = 0.0
+    clock: float = dataclasses.field(default_factory=time.monotonic)
+    ready: threading.Event = dataclasses.field(default_factory=threading.Event)
+    idle: threading.Event = dataclasses.field(default_factory=threading.Event)
+    done: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.deadline_s = self.request.deadline_s
+        self.ranks = [RankResult(rank, "late") for rank in range(self.request.world_size)]
+        self.rests = [""] * self.request.world_size  # the last line of each rank, while it is incomplete
         self.leave("")
 
     def note(self, rank: int, what: str) -> None:
@@ -162,7 +169,16 @@ class Running:
         its ranks ended."""
         if self.folder:
             none = Gap("not-run")
-            world = World(self.request, self.ranks, self.wall_s, self.started, "", none, none, none)
+            world = World(
+                request=self.request,
+                ranks=self.ranks,
+                wall_s=self.wall_s,
+                started=self.started,
+                shell_line="",
+                nccl_path=none,
+                transports=none,
+                set_by_environment=none,
+            )
             state = {
                 "name": self.request.name,
                 "gpus": self.request.devices,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import glob
 import os
@@ -32,6 +33,7 @@ def _go(number: int, _frame: Any) -> None:
     sys.exit(128 + number)
 
 
+@dataclasses.dataclass(eq=False)
 class Stop:
     """Keeps the number of the first SIGINT, SIGTERM or SIGHUP after ``remember`` in ``received`` (0: none).
 
@@ -39,8 +41,7 @@ class Stop:
     remembers signals within the block and then restores the former handlers.
     """
 
-    def __init__(self) -> None:
-        self.received = 0
+    received: int = 0
 
     def remember(self) -> Stop:
         """Install the handlers of SIGNALS and keep the former ones; returns itself."""

@@ -3,6 +3,7 @@
 import atexit
 import collections
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -38,6 +39,7 @@ def source_of(path: str) -> bytes:
     return __loader__.get_data(str(Path(__file__).parents[2] / path))
 
 
+@dataclasses.dataclass(eq=False)
 class WarmLink:
     """One warm process under one interpreter and environment.
 
@@ -46,29 +48,28 @@ class WarmLink:
     seconds.
     """
 
-    def __init__(
-        self,
-        prefix: List[str],
-        env: Mapping[str, str],
-        on_report: Callable[[Dict[str, Any]], None],
-        start_s: float = START_S,
-        source: str = "nccl_runbook/launch/warm.py",
-    ) -> None:
-        self.prefix, self.env, self._on_report, self.source = prefix, dict(env), on_report, source
-        self._ready, self.ended = threading.Event(), threading.Event()
-        self._lock = threading.Lock()
-        self.process: Optional[subprocess.Popen] = None
-        self.hello: Dict[str, Any] = {}
-        self.errors: Deque[str] = collections.deque(maxlen=50)
+    prefix: List[str]
+    env: Mapping[str, str]
+    on_report: Callable[[Dict[str, Any]], None]
+    start_s: float = START_S
+    source: str = "nccl_runbook/launch/warm.py"
+    process: Optional[subprocess.Popen] = None
+    hello: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    errors: Deque[str] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=50))
+    ended: threading.Event = dataclasses.field(default_factory=threading.Event)
+    _ready: threading.Event = dataclasses.field(default_factory=threading.Event)
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
         threading.Thread(target=self._live, name="warm process", daemon=True).start()
         atexit.register(
             self.close
         )  # so that it takes its folder with it: PR_SET_PDEATHSIG would leave it no time
-        if not self._ready.wait(start_s) or not self.hello.get("ready"):
+        if not self._ready.wait(self.start_s) or not self.hello.get("ready"):
             why = self._why_not()
             self.close()
             error = NoTorch if self.hello.get("error") else EngineError
-            raise error(f"{' '.join(prefix)} cannot run ranks: {why}")
+            raise error(f"{' '.join(self.prefix)} cannot run ranks: {why}")
 
     def _why_not(self) -> str:
         """Why it did not come up: how it was ended from outside, else the last that it said."""
@@ -91,7 +92,7 @@ class WarmLink:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=self.env,
+                env=dict(self.env),
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:  # ValueError: a name or value that no environment can hold
@@ -110,7 +111,7 @@ class WarmLink:
                 reader.join(AFTER_END_S)
         self.ended.set()
         self._ready.set()
-        self._on_report({"gone": True})
+        self.on_report({"gone": True})
 
     @staticmethod
     def _read(stream: IO[bytes], take: Callable[[bytes], None]) -> None:
@@ -130,7 +131,7 @@ class WarmLink:
             self.hello = report
             self._ready.set()
         else:
-            self._on_report(report)
+            self.on_report(report)
 
     def _write(self, data: bytes) -> None:
         # if the process has ended, the reader thread reports that

@@ -3,6 +3,7 @@ of everything is read for one answer."""
 
 import collections
 import contextlib
+import dataclasses
 import os
 import re
 import select
@@ -27,16 +28,19 @@ class Spent(Exception):
     """The limit of this answer is reached; the message says which."""
 
 
+@dataclasses.dataclass(eq=False)
 class Limit:
     """How much is read for one answer. All passes share the time, all files of a pass share ``read`` (bytes
     by kind). ``now``: name of what is being read."""
 
     now = ""
 
-    def __init__(self, within_s: float = READ_S) -> None:
-        self.until = time.monotonic() + min(within_s, READ_S)
-        self.patient_until = time.process_time() + UNPACKED_S
-        self.read = collections.Counter[str]()
+    within_s: float = READ_S
+    patient_until: float = dataclasses.field(default_factory=lambda: time.process_time() + UNPACKED_S)
+    read: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+    def __post_init__(self) -> None:
+        self.until = time.monotonic() + min(self.within_s, READ_S)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -41,7 +41,7 @@ def damaged(text: bytes) -> str:
     try:
         json.loads(text if text.lstrip()[:1] in (b"{", b"[") else b"0")
     except (ValueError, RecursionError) as error:
-        return f"damaged JSON: {error}" * ("Extra data" not in str(error))
+        return f"damaged JSON: {error}" if "Extra data" not in str(error) else ""
     return ""
 
 

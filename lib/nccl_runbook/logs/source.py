@@ -3,6 +3,7 @@
 import bz2
 import codecs
 import collections
+import dataclasses
 import io
 import lzma
 import os
@@ -69,27 +70,33 @@ def piped(path: str | int) -> BinaryIO:
     return io.BufferedReader(_Pipe(path, closefd=isinstance(path, str)))
 
 
+@dataclasses.dataclass(eq=False)
 class Source:
     """One text to read. ``chunks`` yields its bytes as UTF-8; afterwards ``file_read`` is complete."""
 
-    kind = ""  # what it is, if it is no log
+    name: str
+    size: int
+    file: Any
+    problem: str = ""
+    limit: Limit | None = None
+    left_out: str = ""
+    lines: int = 0
+    _of_key: int = 0
+    _head: bytes = b""
+    kind: str = ""  # what it is, if it is no log
 
-    def __init__(
-        self, name: str, size: int, file: Any, problem: str = "", limit: Limit | None = None
-    ) -> None:
-        self.name, self.size, self.problem = name, size, problem
-        self.left_out, self.lines, self._of_key = "", 0, 0
-        self._file, self._head, self._limit = file, b"", limit or Limit()
-        self.plain = type(file) is io.BufferedReader  # a file as it lies on disk, under its own name
+    def __post_init__(self) -> None:
+        self._limit = self.limit or Limit()
+        self.plain = type(self.file) is io.BufferedReader  # a file as it lies on disk, under its own name
 
     def peek(self, size: int) -> bytes:
         """The first bytes, also of binary files; b"" if unreadable. ``chunks`` yields them again."""
         head = bytearray(self._head)
         try:
             while (
-                self._file is not None
+                self.file is not None
                 and len(head) < size
-                and (piece := self._file.read(min(size - len(head), CHUNK_BYTES)))
+                and (piece := self.file.read(min(size - len(head), CHUNK_BYTES)))
             ):
                 head += piece
         except (Spent, *BROKEN) as error:
@@ -102,7 +109,7 @@ class Source:
         sentence in ``left_out`` or, if nothing was read, in ``problem``."""
         total = blank = 0
         try:
-            for piece in () if self._file is None else self._text():
+            for piece in () if self.file is None else self._text():
                 total += len(piece)
                 blank = 0 if b"\n" in piece else blank + len(piece)
                 yield piece
@@ -158,14 +165,14 @@ class Source:
 
     def _without_key(self, row: bytes) -> bytes:
         """The row; masked if it is one of a private key, which only the line above all its rows shows."""
-        self._of_key -= self._of_key > 0
+        self._of_key = max(0, self._of_key - 1)
         if b"-----BEGIN " in row or b"-----END " in row:
-            self._of_key = MAX_KEY_LINES * (b"-----END " not in row)
+            self._of_key = 0 if b"-----END " in row else MAX_KEY_LINES
             return row
         return _KEY_LINE.sub(b"[redacted:key]", row) if self._of_key else row
 
     def _text(self) -> Iterator[bytes]:
-        head = self._head + self._file.read(CHUNK_BYTES)
+        head = self._head + self.file.read(CHUNK_BYTES)
         name = encoding(head)
         if head.startswith(_BINARY) or not name and len(head.translate(None, _CONTROLS)) < 0.95 * len(head):
             self.problem = (
@@ -181,14 +188,14 @@ class Source:
             yield text if b"\n" in text else text.replace(b"\r", b"\n")
             if self.plain and not head.strip(b"\0"):
                 self._skip_hole()
-            head = self._file.read(CHUNK_BYTES)
+            head = self.file.read(CHUNK_BYTES)
 
     def _skip_hole(self) -> None:
         """Seek to the next data of a sparse file, or to its end."""
         try:
-            self._file.seek(os.lseek(self._file.fileno(), self._file.tell(), os.SEEK_DATA))
+            self.file.seek(os.lseek(self.file.fileno(), self.file.tell(), os.SEEK_DATA))
         except OSError:
-            self._file.seek(0, os.SEEK_END)
+            self.file.seek(0, os.SEEK_END)
 
 
 def _both_ends(chunks: Iterable[bytes], begin: int, end: int) -> Iterator[tuple[bytes, bool]]:

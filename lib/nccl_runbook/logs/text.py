@@ -1,6 +1,7 @@
 """A raw line made readable: colours, carriage returns and prefixes off; rank, host and time found."""
 
 import collections
+import dataclasses
 import functools
 import re
 from typing import NamedTuple
@@ -145,11 +146,11 @@ _COMM = re.compile(r"commId 0x([0-9a-f]+) - Init COMPLETE")
 MAX_EVENTS = 20_000
 
 
+@dataclasses.dataclass(eq=False)
 class Clocks:
     """When each clock showed each shared event; a clock is a host, or a file without a known host."""
 
-    def __init__(self) -> None:
-        self._seen: dict[str, dict[str, float]] = {}
+    _seen: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def take(self, line: LogLine, text: str) -> None:
         """Record the line's time if it shows such an event."""

@@ -139,7 +139,7 @@ def _block(picture: Picture, looks: Sequence[Live]) -> str:
             f"{job_name(picture)}: {picture.sentence} [{_known(picture)}]",
             *grid([head, *rows]),
             *(f"not seen: {n}" for n in picture.not_seen),
-            *[f"next: {picture.decides}"] * bool(picture.decides),
+            *([f"next: {picture.decides}"] if picture.decides else []),
         ]
     )
 

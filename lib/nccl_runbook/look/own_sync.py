@@ -46,7 +46,7 @@ def collect(
         rounds.append((time.monotonic() - began, {pid: by_pid[pid][-1][1] for pid in left}))
         time.sleep(INTERVAL_S)
     silent = ", ".join(str(pid) for pid, samples in by_pid.items() if not any(phase for _, phase in samples))
-    name = ALL_OF_THEM + f", though {silent} showed no sync ({ENGINES})" * bool(silent)
+    name = ALL_OF_THEM + (f", though {silent} showed no sync ({ENGINES})" if silent else "")
     syncs = syncs_of(name, together(rounds)) if len(by_pid) > 1 else []
     syncs += [sync for pid, samples in by_pid.items() for sync in syncs_of(f"pid {pid}", samples)]
     return (

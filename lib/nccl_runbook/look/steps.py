@@ -24,16 +24,19 @@ from nccl_runbook.worlds import ask as worlds, ask_arms as arms, ask_pairs
 from nccl_runbook.worlds.facts import Trial
 
 
+@dataclasses.dataclass(eq=False)
 class Step:
     """One notebook's facts. ``engine``: None if this interpreter cannot run ranks; ``why_not``: why no rank
     may run, else None."""
 
-    def __init__(
-        self, name: str, parameters: Dict[str, Any], engine: Optional[Engine], why_not: Optional[Gap]
-    ) -> None:
-        self.name, self.parameters, self.engine, self.why_not = name, parameters, engine, why_not
-        self.facts: Dict[str, Any] = {}
-        self.begin(parameters["budget_s"])
+    name: str
+    parameters: Dict[str, Any]
+    engine: Optional[Engine]
+    why_not: Optional[Gap]
+    facts: Dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.begin(self.parameters["budget_s"])
 
     def begin(self, left_s: float) -> None:
         """Start the clock; ``left_s``: seconds left for all steps. Without any, the facts say so."""

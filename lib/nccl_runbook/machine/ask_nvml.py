@@ -48,7 +48,7 @@ def _wait(child: subprocess.Popen, deadline_s: float) -> str:
     with child.stdin:  # its end is the child's sign to leave
         if ends(child, deadline_s):
             return f"the process that queried NVML ended with {child.returncode}" if child.returncode else ""
-        stopped = f": {STOPPED}" * is_stopped(child.pid)
+        stopped = f": {STOPPED}" if is_stopped(child.pid) else ""
         child.kill()
         ends(child, _KILLED_S)
         return f"NVML did not answer within {deadline_s:g} s{stopped}"

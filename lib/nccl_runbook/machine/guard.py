@@ -48,9 +48,7 @@ def in_the_way(users: Union[GpuUsers, Gap], allow_busy: bool) -> Optional[Busy]:
         *(
             f"unknown owner, {text} on GPU {u.nvml_index}"
             for u in uses
-            if not any(h is u for h, _ in held)
-            for text in [_unlisted(u, users.is_wsl)]
-            if text
+            if not any(h is u for h, _ in held) and (text := _unlisted(u, users.is_wsl))
         ),
     ]
     return Busy(words, sorted({o.pid for _, o in held if o.is_same_user})) if words else None

@@ -118,7 +118,7 @@ def points_to(clue: Clue, logs: Logs) -> Pointer:
         (),
         100
         + 0.3 * clue.order
-        - 100 * bool(clue.also or clue.above),  # what must stand beside a message makes it say more
+        - (100 if clue.also or clue.above else 0),  # what must stand beside a message makes it say more
         clue.advice and clue.advice.filled(fields),
         clue.message,
     )

@@ -91,20 +91,19 @@ class Kind:
         )
 
 
+@dataclasses.dataclass(eq=False)
 class Kinds:
     """Every kind of line that was seen."""
 
-    def __init__(self) -> None:
-        self.first: dict[
-            bytes | int, At
-        ] = {}  # most have no information, and there may be a hundred thousand of them
-        self.ours = False
-        self.launchers: set[str] = set()  # ids with at least one line
-        self.above = b""  # the line before the next block, if its message may go on
-        self._telling: dict[bytes | int, Kind] = {}
-        self._numeric: set[bytes] = set()
-        self.in_frame = False  # the last line was a frame of a traceback, or source below one
-        self._steps = 0  # lines that say how far a rank is
+    # most have no information, and there may be a hundred thousand of them
+    first: dict[bytes | int, At] = dataclasses.field(default_factory=dict)
+    ours: bool = False
+    launchers: set[str] = dataclasses.field(default_factory=set)  # ids with at least one line
+    above: bytes = b""  # the line before the next block, if its message may go on
+    _telling: dict[bytes | int, Kind] = dataclasses.field(default_factory=dict)
+    _numeric: set[bytes] = dataclasses.field(default_factory=set)
+    in_frame: bool = False  # the last line was a frame of a traceback, or source below one
+    _steps: int = 0  # lines that say how far a rank is
 
     def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
         """(index, kind, line) of the lines with information, and of the line above if its message may go on.

@@ -13,6 +13,7 @@ a line is folded before they are looked for.
 """
 
 import bisect
+import dataclasses
 import functools
 import itertools
 import re
@@ -113,22 +114,30 @@ def strength(literals: frozenset[bytes]) -> int:
     return min(map(len, literals))
 
 
+@dataclasses.dataclass(eq=False)
 class Matcher:
     """Matches lines against many expressions at once. Each alternative is a branch; a line is examined
     closely if it contains the rarest literal that a branch needs. Hyperscan finds these literals in one
-    pass; without it each is searched separately."""
+    pass; without it each is searched separately.
 
-    def __init__(
-        self, expressions: Mapping[str, str], needs: Callable[[str], Sequence[Needs]] = alternatives
-    ) -> None:
-        """``expressions``: id -> Python regular expression, for ``str``; ``needs``: what a line must hold for
-        each of its alternatives. No expression is compiled yet."""
-        self._ids, self._expressions = tuple(expressions), dict(expressions)
-        self._always: set[int] = set()
-        # literal -> what else a line must hold
-        self._branches: dict[bytes, list[tuple[int, Needs]]] = defaultdict(list)
-        for number, expression in enumerate(expressions.values()):
-            for branch in needs(expression):
+    ``expressions``: id -> Python regular expression, for ``str``; ``needs``: what a line must hold for each
+    of its alternatives. No expression is compiled at first.
+    """
+
+    expressions: Mapping[str, str]
+    needs: Callable[[str], Sequence[Needs]] = alternatives
+    _always: set[int] = dataclasses.field(default_factory=set)
+    # literal -> what else a line must hold
+    _branches: dict[bytes, list[tuple[int, Needs]]] = dataclasses.field(
+        default_factory=lambda: defaultdict(list)
+    )
+    _asked: int = 0  # bytes so far
+    _database: Any = None
+
+    def __post_init__(self) -> None:
+        self._ids = tuple(self.expressions)
+        for number, expression in enumerate(self.expressions.values()):
+            for branch in self.needs(expression):
                 rarest, *others = sorted(branch, key=strength, reverse=True) or [()]
                 self._always |= set() if rarest else {number}
                 for literal in rarest:
@@ -137,7 +146,6 @@ class Matcher:
         self._words = [
             max(literal.translate(_LETTERS).split(), key=len, default=b"") for literal in self._literals
         ]
-        self._asked, self._database = 0, None  # bytes so far
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, tuple[str, ...]]:
         """Index of a line -> ids, in the given order, of all expressions that match it, and a few others.
@@ -161,7 +169,7 @@ class Matcher:
 
     def pattern(self, id: str) -> re.Pattern[str]:
         """The compiled expression, compiled at first use. KeyError for an unknown id."""
-        return compiled(self._expressions[id])
+        return compiled(self.expressions[id])
 
     def _hits(self, text: bytes) -> Iterator[tuple[bytes, int]]:
         """(literal, place) of each literal found; of overlapping ones at least one a line."""

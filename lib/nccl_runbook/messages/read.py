@@ -52,10 +52,10 @@ def collect(
 ) -> Logs:
     """The facts of these logs, except files in ``skip``; with ``newest`` only the last attempt counts for
     ranks. Never raises for their content: ``files`` says what could not be read."""
-    reader = _Reader(newest)
+    reader = _Reader(Ranks(newest))
     typed = Redactor(os.environ).hidden(context).splitlines()  # whole: a value may stand below its name
     context_lines = [clipped(line, LINE_CHARACTERS) for line in typed[:1000]]
-    pasted = "".join(f"{line * bool(STAMP.search(line))}\n" for line in context_lines).encode(
+    pasted = "".join(f"{line if STAMP.search(line) else ''}\n" for line in context_lines).encode(
         "utf-8", "replace"
     )
     texts = itertools.chain(
@@ -68,20 +68,21 @@ def collect(
 
 def read_sources(texts: Iterable[Source]) -> Logs:
     """The facts of texts that are at hand already."""
-    reader = _Reader(newest=False)
+    reader = _Reader(Ranks())
     return reader.facts(read_each(texts, reader.read), "")
 
 
+@dataclasses.dataclass(eq=False)
 class _Reader:
     """One pass over all texts."""
 
-    def __init__(self, newest: bool) -> None:
-        self._kinds = Kinds()
-        self._found: dict[str, _Found] = collections.defaultdict(_Found)
-        self._table = Ranks(newest)
-        self._order = self._read = 0  # lines: up to this one, in sources before this one
-        self._began: dict[str, int] = {}  # source -> lines before it
-        self._words: list[str] = []  # of a reporter, in the texts
+    _table: Ranks
+    _kinds: Kinds = dataclasses.field(default_factory=Kinds)
+    _found: dict[str, _Found] = dataclasses.field(default_factory=lambda: collections.defaultdict(_Found))
+    _order: int = 0  # lines up to this one
+    _read: int = 0  # lines in sources before this one
+    _began: dict[str, int] = dataclasses.field(default_factory=dict)  # source -> lines before it
+    _words: list[str] = dataclasses.field(default_factory=list)  # of a reporter, in the texts
 
     def read(self, source: Source) -> None:
         """Take in one text; a sentence in ``source.left_out`` where time or space ran out."""
@@ -219,22 +220,22 @@ class _Reader:
             1 + max(table.again_in.values(), default=0), len(numbers) and max(numbers) - min(numbers) + 1
         )
         return Logs(
-            files,
-            "\n".join([context, *self._words]),
-            by_message,
-            table.rows(),
-            next(begun, "").removeprefix("launcher-"),
-            self._strange(),
-            foreign,
-            table.versions(),
-            next((line for line, _, _ in failures), None),
-            table.timeout,
-            next((line for line, _, own in failures if own), None),
-            table.clocks.offsets(),
-            table.apart(),
-            os.uname().nodename,
-            attempts,
-            clues.version(),
+            files=files,
+            context="\n".join([context, *self._words]),
+            seen=by_message,
+            ranks=table.rows(),
+            launcher=next(begun, "").removeprefix("launcher-"),
+            unknown=self._strange(),
+            foreign=foreign,
+            nccl_versions=table.versions(),
+            failed=next((line for line, _, _ in failures), None),
+            timeout=table.timeout,
+            raised=next((line for line, _, own in failures if own), None),
+            clocks=table.clocks.offsets(),
+            apart=table.apart(),
+            here=os.uname().nodename,
+            attempts=attempts,
+            catalogue=clues.version(),
         )
 
     def _told(self, lines: list[str]) -> None:
@@ -285,8 +286,7 @@ class _Reader:
         odd = (k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank)
         shown = (
             (k, texts)
-            for k in sorted(odd, key=lambda k: -k.times)
-            for texts in [k.texts()]
+            for k, texts in ((k, k.texts()) for k in sorted(odd, key=lambda k: -k.times))
             # c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing
             if texts and "frame #" not in texts[0] and not re.search(r":\d+: \w*Warning: ", texts[0])
         )

@@ -1,6 +1,7 @@
 """What single lines show about a rank: its devices, versions, transports, sequence numbers,
 first error and progress."""
 
+import dataclasses
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -26,33 +27,34 @@ def _who(line: LogLine) -> int | str:
     return line.file if line.rank is None else line.rank
 
 
+@dataclasses.dataclass(eq=False)
 class Ranks:
-    """The table of ranks while logs are read."""
+    """The table of ranks while logs are read. ``newest``: drop what ranks printed in attempts before the
+    last."""
 
-    def __init__(self, newest: bool = False) -> None:
-        """``newest``: what ranks said in attempts before the last is dropped."""
-        self._newest, self._over = newest, ""
-        # how often the launcher started ranks again, by file: each node has one
-        self.again_in: Counter[str] = Counter()
-        self._rows: dict[int, dict[str, Any]] = {}
-        self.of_pid: dict[
-            tuple[str, str], int
-        ] = {}  # the rank of a process, by host or file, once one of its lines shows it
-        # the last two steps of a rank, or of a file if the rank is unknown, the last one first
-        self._progress: dict[int | str, tuple[int, int]] = {}
-        self._broke_at = -1  # order of the last line of a failure
-        self._well: dict[
-            str, int | None
-        ] = {}  # files in which the job said that it ended well, and the rank that said so
-        self._versions: dict[str, set[str]] = defaultdict(set)
-        self._comms: dict[int, set[str]] = defaultdict(set)
-        self._calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = {}
-        self.clocks = Clocks()
-        self.timeout: LogLine | None = None
-        # the first line of each sort by which a rank, or a file, failed since it last survived an error
-        self._failures: dict[Failure, tuple[int, LogLine]] = {}
-        self._survived = Survived()
-        self.over_at = -1  # where the launcher or the scheduler last reported the end of the job
+    newest: bool = False
+    # how often the launcher started ranks again, by file: each node has one
+    again_in: Counter[str] = dataclasses.field(default_factory=Counter)
+    # the rank of a process, by host or file, once one of its lines shows it
+    of_pid: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
+    clocks: Clocks = dataclasses.field(default_factory=Clocks)
+    timeout: LogLine | None = None
+    over_at: int = -1  # where the launcher or the scheduler last reported the end of the job
+    _over: str = ""
+    _rows: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    # the last two steps of a rank, or of a file if the rank is unknown, the last one first
+    _progress: dict[int | str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    _broke_at: int = -1  # order of the last line of a failure
+    # files in which the job said that it ended well, and the rank that said so
+    _well: dict[str, int | None] = dataclasses.field(default_factory=dict)
+    _versions: dict[str, set[str]] = dataclasses.field(default_factory=lambda: defaultdict(set))
+    _comms: dict[int, set[str]] = dataclasses.field(default_factory=lambda: defaultdict(set))
+    _calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = dataclasses.field(
+        default_factory=dict
+    )
+    # the first line of each sort by which a rank, or a file, failed since it last survived an error
+    _failures: dict[Failure, tuple[int, LogLine]] = dataclasses.field(default_factory=dict)
+    _survived: Survived = dataclasses.field(default_factory=Survived)
 
     def _row(self, line: LogLine) -> dict[str, Any] | None:
         if line.rank is None:
@@ -164,7 +166,7 @@ class Ranks:
         """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
         self._over = ""
         self.again_in[line.file] += 1
-        if self._newest:  # what other nodes wrote is dropped, or not, by their own files
+        if self.newest:  # what other nodes wrote is dropped, or not, by their own files
             self._rows = {rank: row for rank, row in self._rows.items() if line.file not in row["files"]}
             self._failures = {f: at for f, at in self._failures.items() if at[1].file != line.file}
         return self._row(line)

@@ -221,12 +221,12 @@ def _areal(
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
         return Plan(
-            where,
-            text,
-            "areal",
-            site.launcher,
-            site.gpus,
-            judge_plan.refused(text, why, rules),
+            where=where,
+            text=text,
+            framework="areal",
+            launcher=site.launcher,
+            gpus=site.gpus,
+            finding=judge_plan.refused(text, why, rules),
             error=why.error,
             rules=rules,
         )
@@ -234,14 +234,14 @@ def _areal(
     placed = place(mode, site)
     placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *judge_plan.about_tag(rules, site)))
     return Plan(
-        where,
-        text,
-        "areal",
-        site.launcher,
-        site.gpus,
-        judge_plan.judge(text, mode, placed, rules, site),
-        mode,
-        placed,
+        where=where,
+        text=text,
+        framework="areal",
+        launcher=site.launcher,
+        gpus=site.gpus,
+        finding=judge_plan.judge(text, mode, placed, rules, site),
+        mode=mode,
+        placed=placed,
         rules=rules,
     )
 
@@ -297,4 +297,4 @@ def _of_framework(known: str, commands: list[Any], script: Script, where: str, a
     launch = launch_flags.merged(known, commands, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
     finding = judge_plan.judge_launch(launch, mode, placed, gpus * nodes, gpus)
-    return Plan(where, "", known, "", gpus, finding, mode, placed)
+    return Plan(where, "", known, "", gpus, finding, mode=mode, placed=placed)

@@ -12,8 +12,18 @@ from collections.abc import Sequence
 
 from nccl_runbook.causes.tables import table
 from nccl_runbook.plan.allocation.flags import Launch
-from nccl_runbook.plan.areal import Mode, Part, part
-from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply, verdict_of
+from nccl_runbook.plan.areal import Mode, part
+from nccl_runbook.plan.groups import (
+    Group,
+    Job,
+    Placed,
+    Pool,
+    Shape,
+    groups_of,
+    jobs_of,
+    that_apply,
+    verdict_of,
+)
 from nccl_runbook.plan.later import LATER
 
 LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
@@ -31,46 +41,34 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     """Components, placement, and number of nodes. ``nodes`` 0 means unknown: as many as a launch over
     several nodes fills, at least ``least_nodes``, else one. ValueError if a size is no number."""
     if launch.framework == "trl":
-        return *_trl(launch, gpus, max(nodes, least_nodes, 1)), max(nodes, least_nodes, 1)
-    how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct, **LATER}[launch.framework]
-    parts, pools, update, notes, refusals = how(launch)
-    mode = Mode(tuple(parts), None, scheduled=True)
+        count = max(nodes, least_nodes, 1)
+        return *_trl(launch, gpus, count), count
+    shapes = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct, **LATER}
+    shape = shapes[launch.framework](launch)
+    mode = Mode(tuple(shape.parts), None, scheduled=True)
     asked = mode.total_gpus
     # a pool of one node may share that node, unless it fills it
-    count = nodes or max(
-        1, least_nodes, -(-asked // gpus) if (sum(n for n, each in pools if n > 1 or each == gpus) > 1) else 1
-    )
+    own_nodes = sum(pool.nodes for pool in shape.pools if pool.nodes > 1 or pool.gpus == gpus)
+    count = nodes or max(1, least_nodes, -(-asked // gpus) if own_nodes > 1 else 1)
     waits = asked > gpus * count
-    notes = (
-        *refusals,
-        *[f"Ray waits forever for {asked} GPUs where there are {gpus * count}"] * waits,
-        *notes,
-        *(
-            [f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"]
-            if not nodes and count > 1
-            else []
+    notes = that_apply(
+        (waits, f"Ray waits forever for {asked} GPUs where there are {gpus * count}"),
+        *((True, note) for note in shape.notes),
+        (
+            not nodes and count > 1,
+            f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes",
         ),
     )
-    engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, parts, 0, gpus * count))
-    groups = groups_of(engines, trainers, update)
+    engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, shape.parts, 0, gpus * count))
+    groups = groups_of(engines, trainers, shape.update)
     shared = any(g.shared for g in groups if g.name == "weight-update")
-    return (
-        dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)),
-        Placed(
-            groups,
-            verdict_of((shared, "duplicate"), (refusals, "refused"), (waits, "oversubscribed")),
-            notes,
-        ),
-        count,
-    )
+    verdict = verdict_of((shared, "duplicate"), (shape.refusals, "refused"), (waits, "oversubscribed"))
+    not_empty = tuple(p for p in shape.parts if p.world_size)
+    placed = Placed(groups, verdict, (*shape.refusals, *notes))
+    return dataclasses.replace(mode, parts=not_empty), placed, count
 
 
-# parts, each on GPUs of its own, in order, one with an anchor on the anchor's; nodes, and GPUs of each,
-# of those that have nodes of their own; how the weights travel; notes; why the framework starts nothing
-_Shape = tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]
-
-
-def _verl(launch: Launch) -> _Shape:
+def _verl(launch: Launch) -> Shape:
     apart = not launch.on("hybrid") or any(word in launch.text for word in launch.row["apart"])
     pools = [launch.pool("trainer"), *([launch.pool("engine")] if apart else [])]
     own = max(1, launch.number("tensor"))
@@ -82,23 +80,22 @@ def _verl(launch: Launch) -> _Shape:
         else "the hybrid engine puts actor, rollout and reference on the same GPUs. "
         "Weights stay inside the process, without an NCCL group"
     )
-    return (
-        [
+    refusals = []
+    if rollout % tensor:
+        refusals.append(
+            f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline). "
+            + _divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, tensor // own)
+            + f"use a multiple of {tensor} GPUs for the rollout"
+        )
+    return Shape(
+        parts=[
             part("trainer", "verl", "actor", train),
             part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor, None if apart else 0),
         ],
-        pools,
-        "xccl" if apart else "in-process",
-        [how],
-        (
-            [
-                f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline). "
-                + _divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, tensor // own)
-                + f"use a multiple of {tensor} GPUs for the rollout"
-            ]
-            if rollout % tensor
-            else []
-        ),
+        pools=pools,
+        update="xccl" if apart else "in-process",
+        notes=[how],
+        refusals=refusals,
     )
 
 
@@ -106,11 +103,13 @@ def _divisors(name: str, total: int, others: int) -> str:
     fit = [str(n) for n in range(1, total + 1) if total % (n * others) == 0]
     # none where the others alone do not divide the total
     return (
-        f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{''.join(fit[-1:])}, or " if fit else ""
+        f"Set {name} to {', '.join(fit[:-1])}{' or ' if len(fit) > 1 else ''}{''.join(fit[-1:])}, or "
+        if fit
+        else ""
     )
 
 
-def _openrlhf(launch: Launch) -> _Shape:
+def _openrlhf(launch: Launch) -> Shape:
     shape = {role: launch.pool(role) for role in ("trainer", "ref", "critic", "reward")}
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     together, asynchronous = launch.on("colocate"), launch.on("async")
@@ -128,7 +127,7 @@ def _openrlhf(launch: Launch) -> _Shape:
             for i, p in enumerate(parts)
             if p.name == "critic" and role == "reward" and launch.on("share_reward")
         ]
-        actor = [0] * (together or role == "ref" and launch.on("share_ref"))
+        actor = [0] if together or role == "ref" and launch.on("share_ref") else []
         parts.append(
             part(
                 "trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)
@@ -180,27 +179,22 @@ def _openrlhf(launch: Launch) -> _Shape:
             "OpenRLHF refuses this: asynchronous training with vLLM's sleep mode",
         ),
     )
-    return (
-        parts,
-        pools,
-        "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl",
-        notes,
-        refusals,
-    )
+    update = "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl"
+    return Shape(parts, pools, update, notes, refusals)
 
 
-def _open_instruct(launch: Launch) -> _Shape:
+def _open_instruct(launch: Launch) -> Shape:
     together = launch.on("colocate")
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     parts = [
         part("trainer", "deepspeed", "learner", launch.number("learners")),
         part("engine", "vllm", "vllm", engines, tensor, 0 if together else None),
     ]
-    return (
-        parts,
-        [(1, learners) for learners in launch.numbers("learners")],
-        "ipc" if together else "xccl",
-        that_apply(
+    return Shape(
+        parts=parts,
+        pools=[Pool(1, learners) for learners in launch.numbers("learners")],
+        update="ipc" if together else "xccl",
+        notes=that_apply(
             (
                 together,
                 "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA "
@@ -213,7 +207,12 @@ def _open_instruct(launch: Launch) -> _Shape:
                 "or CUDA IPC with single_gpu_mode",
             ),
         ),
-        ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1),
+        refusals=that_apply(
+            (
+                together and tensor > 1,
+                "open-instruct refuses tensor parallel engines with single_gpu_mode",
+            )
+        ),
     )
 
 
@@ -227,7 +226,9 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         "accelerate launch" in launch.text and not launch.value("processes") and not launch.value("per_node")
     )
     # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
-    notes = ["accelerate launch without --num_processes starts one process per visible GPU"] * all_visible
+    notes = that_apply(
+        (all_visible, "accelerate launch without --num_processes starts one process per visible GPU")
+    )
     machines = max(nodes, launch.number("machines"))
     processes = max(1, len(sees)) if all_visible else 1
     if launch.value("per_node"):

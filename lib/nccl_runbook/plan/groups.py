@@ -10,6 +10,7 @@ trainer all that is left.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.plan.areal import Mode, Part
@@ -70,6 +71,26 @@ class Placed:
     groups: tuple[Group, ...]
     verdict: str
     notes: tuple[str, ...] = ()
+
+
+class Pool(NamedTuple):
+    """Nodes of their own, and how many GPUs of each are used."""
+
+    nodes: int
+    gpus: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What a launch of another framework starts. ``parts``: in order, each on GPUs of its own, one with an
+    anchor on the anchor's; ``pools``: of the parts that have nodes of their own; ``update``: how the weights
+    travel; ``refusals``: why the framework starts nothing."""
+
+    parts: list[Part]
+    pools: list[Pool]
+    update: str
+    notes: list[str] = dataclasses.field(default_factory=list)
+    refusals: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -127,21 +127,21 @@ def _training(flat: dict[str, str]) -> Training:
         m[1]: value_of(m[0]) for m in map(_BACKEND.fullmatch, flat) if m and _COMPONENT.match(value_of(m[0]))
     }
     return Training(
-        value_of("allocation_mode"),
-        {r: backends[r] for r in (*FIRST, *backends) if r in backends},
-        {
+        mode=value_of("allocation_mode"),
+        backends={r: backends[r] for r in (*FIRST, *backends) if r in backends},
+        shares={
             r: value_of(f"{r}.scheduling_strategy.target")
             for r in backends
             if value_of(f"{r}.scheduling_strategy.type") == "colocation"
         },
-        _count(value_of("cluster.n_gpus_per_node") or value_of("n_gpus_per_node")),
-        _count(value_of("cluster.n_nodes") or value_of("n_nodes")),
-        value_of("actor.weight_update_mode"),
-        value_of("scheduler.type"),
-        bool(_ABOVE_ZERO.fullmatch(value_of("actor.kl_ctl") or "0.1"))
+        gpus=_count(value_of("cluster.n_gpus_per_node") or value_of("n_gpus_per_node")),
+        nodes=_count(value_of("cluster.n_nodes") or value_of("n_nodes")),
+        update=value_of("actor.weight_update_mode"),
+        scheduler=value_of("scheduler.type"),
+        has_ref=bool(_ABOVE_ZERO.fullmatch(value_of("actor.kl_ctl") or "0.1"))
         and any(n.startswith("ref.") for n in flat),
-        "n_gpus_per_node" in flat and "mode" in flat,
-        flat,
+        realhf="n_gpus_per_node" in flat and "mode" in flat,
+        flat=flat,
     )
 
 

@@ -18,8 +18,8 @@ def free(path: Path) -> Path:
     if path not in _as_found or _as_found[path] == _written_ns(path):
         return path
     endings = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
-    names = (f"{path.stem}-{os.uname().nodename}{ending}" for ending in endings)
-    return next(other for name in names for other in [path.with_stem(name)] if not other.exists())
+    others = (path.with_stem(f"{path.stem}-{os.uname().nodename}{ending}") for ending in endings)
+    return next(other for other in others if not other.exists())
 
 
 def _written_ns(path: Path) -> int:

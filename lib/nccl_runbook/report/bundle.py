@@ -199,5 +199,5 @@ def _table(table: dict[str, Any]) -> list[str]:
             "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in row) + " |"
             for row in [table["columns"], ["---"] * len(table["columns"]), *rows[:TABLE_ROWS]]
         ),
-        *[f"\n... and {counted(len(rows) - TABLE_ROWS, 'row')}"] * (len(rows) > TABLE_ROWS),
+        *([f"\n... and {counted(len(rows) - TABLE_ROWS, 'row')}"] if len(rows) > TABLE_ROWS else []),
     ]

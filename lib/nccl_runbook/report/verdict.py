@@ -48,7 +48,7 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     word = verdict(
         [
             *((s.status, s.notebook in run.asked) for s in steps if not tests_nothing(s)),
-            *[("unknown", False)] * run.interrupted,
+            *([("unknown", False)] if run.interrupted else []),
         ]
     )
     shown = [by_name[n] for n in names if n in by_name]

@@ -223,7 +223,8 @@ def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
                 at = text.index("\n", token.start())
                 for heredoc in heredocs:
                     end = re.compile(
-                        "\\n" + r"\t*" * bool(heredoc["tabs"]) + re.escape(heredoc["name"]) + r"\r?$", re.M
+                        "\\n" + (r"\t*" if heredoc["tabs"] else "") + re.escape(heredoc["name"]) + r"\r?$",
+                        re.M,
                     ).search(text, at)
                     begin, at = at, end.end() if end else at
                     writes = any(">" in word for word in words)
@@ -231,7 +232,7 @@ def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
                         yield from _split(text[begin:at].rpartition("\n")[0], levels - 1)
                 heredocs = []
             words = []
-    yield words + ["".join(parts)] * bool(parts)
+    yield words + (["".join(parts)] if parts else [])
 
 
 def _groups(words: list[str], is_end: Callable[[str], bool]) -> list[list[str]]:

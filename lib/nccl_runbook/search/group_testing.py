@@ -47,7 +47,7 @@ def identify(gpus: Sequence[int], answer: Asked, repeats: int = REPEATS) -> Diag
     """Ask for rounds until the fault is known, given that these GPUs failed together. Never raises for what
     it sees: *intermittent* or *unclear* if the answers do not agree. ``repeats``: runs that estimate the
     rate of an intermittent fault; the runs that revealed it are biased and do not count."""
-    outcomes = Outcomes(gpus, answer)
+    outcomes = Outcomes(tuple(gpus), answer)
     try:
         if outcomes.passes(outcomes.gpus):
             raise Unsteady(outcomes.gpus)

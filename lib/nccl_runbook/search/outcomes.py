@@ -1,6 +1,7 @@
 """Runs of groups of GPUs, and their outcomes, each asked for once."""
 
-from typing import Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
+import dataclasses
+from typing import Callable, Dict, FrozenSet, Iterable, List, Optional, Tuple
 
 Group = Tuple[int, ...]
 Round = List[Group]
@@ -30,16 +31,18 @@ def most_runs(gpus: int) -> int:
     return 5 * gpus + 12 * (gpus - 1).bit_length() + 8 * CONFIRM + REPEATS
 
 
+@dataclasses.dataclass(eq=False)
 class Outcomes:
     """What is known of every group of GPUs; asks for the rest."""
 
-    def __init__(self, gpus: Sequence[int], answer: Asked) -> None:
-        self.gpus: Group = tuple(gpus)
-        self.answer = answer
-        self.left = most_runs(len(gpus)) - REPEATS
-        self.known: Dict[FrozenSet[int], bool] = {}
+    gpus: Group
+    answer: Asked
+    known: Dict[FrozenSet[int], bool] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.left = most_runs(len(self.gpus)) - REPEATS
         # where every pair is known, every partner counts
-        self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)
+        self.enough = ENOUGH_PARTNERS if len(self.gpus) > MATRIX_MOST else len(self.gpus)
 
     def known_to_pass(self, group: Iterable[int]) -> Optional[bool]:
         """Whether a group is known to pass (inside a passing group) or fail (contains a failing one); None

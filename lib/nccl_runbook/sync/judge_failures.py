@@ -13,26 +13,27 @@ HANG_S = 60.0  # an arm that finished no sync in that time is stuck, not slow
 
 
 def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    """What is wrong with one method, by the first row that applies; None if nothing is."""
-    known, over_nccl = recognised(arm), arm.method.startswith("nccl")
-    on_one_gpu = over_nccl and _shared(runs, plan)
-    is_refused = over_nccl and known is not None and known.message == SHARED_GPU
+    """What is wrong with one method; None if nothing is."""
+    if arm.wrong:
+        return wrong_bytes(arm)
+    on_one_gpu = arm.method.startswith("nccl") and _shared(runs, plan)
+    if arm.complete:
+        return shared_gpu_not_refused(arm, runs, plan) if on_one_gpu else None
+    if arm.shortage:
+        return not_enough(arm)
+    if arm.stopped:
+        return interrupted(arm)
+    known = recognised(arm)
+    is_refused = arm.method.startswith("nccl") and known is not None and known.message == SHARED_GPU
+    # NCCL's refusal itself is only possible: it does not say whether the ranks or their GPUs are the reason
     has_reason = known is not None and known.status != "possible"
-    finding = next(
-        finding
-        for fits, finding in (
-            (arm.wrong, wrong_bytes),
-            (arm.complete, shared_gpu_not_refused if on_one_gpu else None),
-            (arm.shortage, not_enough),
-            (arm.stopped, interrupted),
-            (on_one_gpu and (is_refused or not has_reason), refused_on_one_gpu),
-            (is_refused, refused_though_gpus_differ),
-            (arm.timed_out and not arm.broke, did_not_end),
-            (True, failed),
-        )
-        if fits
-    )
-    return finding and finding(arm, runs, plan)
+    if on_one_gpu and not has_reason:
+        return refused_on_one_gpu(arm, runs, plan)
+    if is_refused:
+        return refused_though_gpus_differ(arm, runs, plan)
+    if arm.timed_out and not arm.broke:
+        return did_not_end(arm)
+    return failed(arm)
 
 
 def recognised(arm: SyncArm) -> Pointer | None:

@@ -129,7 +129,7 @@ def _bounded(spec: dict[str, Any], path: str) -> dict[str, Any]:
         math.prod(shape) for _, shape in spec["head"] + spec["layer"] + spec["tail"]
     ):
         raise ValueError(
-            f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: "
+            f"{path}: {count} tensors{' without a byte' if count <= _MOST_TENSORS else ''}: "
             "not a model that can be moved"
         )
     return spec

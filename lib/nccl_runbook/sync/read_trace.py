@@ -19,7 +19,7 @@ LINE_BYTES = 8192  # nccl_guards.py prints none longer than 4,096
 FILE_BYTES = 2 << 30
 
 
-def collect(path: str) -> OwnSync | Gap:
+def collect_trace(path: str) -> OwnSync | Gap:
     """Every pause_trace line of a log file; a Gap with the reason if there is none."""
     opening = opened(path)
     if isinstance(opening, Gap):
@@ -52,8 +52,7 @@ def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:
     times = (
         _time(text, f"{name}:{number}")
         for number, line in enumerate(lines, 1)
-        for text in [line[:LINE_BYTES].partition(PREFIX.encode())[2]]
-        if text
+        if (text := line[:LINE_BYTES].partition(PREFIX.encode())[2])
     )
     return list(itertools.islice(filter(None, times), MOST_LINES))
 

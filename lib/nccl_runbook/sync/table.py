@@ -123,24 +123,19 @@ def _note(runs: SyncRuns) -> str:
     given = f"{runs.file_system or 'unknown file system'} at {runs.directory}"
     written = sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m})
     fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
-    return " ".join(
-        (
-            f"Steady: median of {counted(max(1, runs.repeats - 1), 'sync')} after the first, with phases.",
-            *(
-                ["NCCL's first sync also creates the communicator."]
-                if any(a.method.startswith("nccl") for a in runs.run)
-                else []
-            ),
-            *(
-                [f"Disk: {' and '.join(written)}, no fsync in between; every byte is read."]
-                if written
-                else []
-            ),
-            *(f"{a.method}: by {a.by}." for a in runs.run if a.by),
-            *(f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]),
-            *["Rehearsal on the CPU: these figures do not hold for GPUs."] * runs.on_cpu,
-        )
-    )
+    sentences = [
+        f"Steady: median of {counted(max(1, runs.repeats - 1), 'sync')} after the first, with phases."
+    ]
+    if any(a.method.startswith("nccl") for a in runs.run):
+        sentences.append("NCCL's first sync also creates the communicator.")
+    if written:
+        sentences.append(f"Disk: {' and '.join(written)}, no fsync in between; every byte is read.")
+    sentences += [f"{a.method}: by {a.by}." for a in runs.run if a.by]
+    if fsync:
+        sentences.append(f"fsync after the last sync, not counted: {fsync[-1]:.2f} s.")
+    if runs.on_cpu:
+        sentences.append("Rehearsal on the CPU: these figures do not hold for GPUs.")
+    return " ".join(sentences)
 
 
 def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:

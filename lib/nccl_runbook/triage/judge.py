@@ -138,14 +138,14 @@ def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypot
         f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus and advice.says else ""
     )
     return Hypothesis(
-        cause_id,
-        status,
-        cause.title,
-        says,
-        evidence,
-        remedy,
-        Decides(*(advice.decides or cause.decides)),
-        tuple(dict.fromkeys(text for p in surest for text in p.against)),
+        cause=cause_id,
+        status=status,
+        title=cause.title,
+        says=says,
+        evidence=evidence,
+        remedy=remedy,
+        decides=Decides(*(advice.decides or cause.decides)),
+        against=tuple(dict.fromkeys(text for p in surest for text in p.against)),
     )
 
 
@@ -230,7 +230,7 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         for name, why in {
             f.name: f.problem
             or f.left_out
-            or "is empty" * (not f.size_bytes and DUMP_NAME.search(f.name) is not None)
+            or ("is empty" if not f.size_bytes and DUMP_NAME.search(f.name) is not None else "")
             for f in logs.files
         }.items()
         if why

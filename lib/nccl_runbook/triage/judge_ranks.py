@@ -26,7 +26,7 @@ from nccl_runbook.triage.ranks.judge_gpus import (
 from nccl_runbook.triage.ranks.judge_pointer import matches, traceback_advice, waiting_ranks
 
 
-def judge(logs: Logs) -> list[Pointer]:
+def judge_ranks(logs: Logs) -> list[Pointer]:
     """What the ranks' lines show in combination."""
     who_was_late = [
         p
@@ -123,9 +123,9 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     )
     busy = [line for line in last if AT_WORK.search(line.text)]
     placed = enumerate(
-        ("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy or not last)
+        (("rank-busy-on-host", "collective-on-some-ranks-only") if busy or not last else ())
         + ("peer-crashed", "peer-stopped")
-        + ("rank-busy-on-host",) * bool(last and not busy)
+        + (("rank-busy-on-host",) if last and not busy else ())
     )
     doing = [
         Advice(

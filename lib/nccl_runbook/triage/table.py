@@ -86,7 +86,12 @@ def order_table(logs: Logs) -> Table:
             (r.progress, "last progress", "ok", 0),
             (r.first_error, "first error", "broken", 0),
             *(
-                (t.at, "waited" + f" {t.ran_ms / 1000:.0f} s" * (t.ran_ms > 0), "warn", max(0, t.ran_ms))
+                (
+                    t.at,
+                    "waited" + (f" {t.ran_ms / 1000:.0f} s" if t.ran_ms > 0 else ""),
+                    "warn",
+                    max(0, t.ran_ms),
+                )
                 for t in r.timeouts[:1]
             ),
         )
@@ -107,18 +112,20 @@ def order_table(logs: Logs) -> Table:
     note = (
         f"Clocks against {logs.clocks[0].clock}: {apart}. The order of events closer than that is unknown."
         if apart
-        else "The clocks of the hosts cannot be aligned: events of different hosts are ordered by "
-        "their own time stamps." * several
+        else "The clocks of the hosts cannot be aligned: events of different hosts are ordered by their own "
+        "time stamps."
+        if several
+        else ""
     )
     lanes = grouped(
         [
-            *((f"rank {r.rank}", (0, "broken", "printed nothing")) for r in unheard(logs) * bool(timed)),
+            *((f"rank {r.rank}", (0, "broken", "printed nothing")) for r in (unheard(logs) if timed else ())),
             *(
                 mark
                 for at, line, what, ran_s in sorted(timed, key=lambda row: (row[2].tone == "ok", row[0]))
                 for mark in [
                     (f"rank {line.rank}", (at - began, what.tone, what.text)),
-                    *[(f"rank {line.rank}", (at - began - ran_s, "", "began to wait"))] * bool(ran_s),
+                    *([(f"rank {line.rank}", (at - began - ran_s, "", "began to wait"))] if ran_s else []),
                 ]
             ),
         ]

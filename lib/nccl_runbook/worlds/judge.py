@@ -216,7 +216,7 @@ def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
     return Finding(
         "fewer-gpus-pass",
         Severity.OK,
-        f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' * (len(tried) > 1)}: all right",
+        f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' if len(tried) > 1 else ''}: all right",
         tuple(Evidence(text, "table below") for text in lines),
     )
 

@@ -127,7 +127,7 @@ def _by_arms(outcomes: Outcomes) -> Decision:
             if outcomes.connected and not narrower and kind not in ("algorithm", "protocol")
             else "possible"
         )
-        why = f"{'no single transport: ' * (kind == 'sockets')}it passes with {arm} and fails without"
+        why = f"{'no single transport: ' if kind == 'sockets' else ''}it passes with {arm} and fails without"
         return Decision(kind, why, arm, cause, cause and status)
     if unproven:
         return Decision(

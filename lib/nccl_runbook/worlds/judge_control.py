@@ -158,7 +158,7 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     title = (
         f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
         f"and passed with {cure.name}"
-        f"{'; no single transport' * (decision.kind == 'sockets')}"
+        f"{'; no single transport' if decision.kind == 'sockets' else ''}"
     )
     remedy = (*remedies(causes().get(decision.cause or ""), decision.status), *workaround)
     return Finding(
@@ -202,7 +202,7 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     )
     world, it = arms.control.world, "it" if len(names) == 1 else "them"
     effect = _DID.get(world.ended, world.ended)
-    ranks = counted(world.request.world_size, "rank") + " on the CPU" * (arms.backend == "gloo")
+    ranks = counted(world.request.world_size, "rank") + (" on the CPU" if arms.backend == "gloo" else "")
     title = (
         f"{_names(guilty)}: {ranks} {effect} with {it}, and passed without {it}"
         if settled

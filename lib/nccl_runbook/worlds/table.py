@@ -151,8 +151,7 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
             {name: list(by_size.items()) for name, by_size in rates.items() if by_size},
             {
                 f"limit of {bound[0]}, {bound[1]:.0f} GB/s": bound[1]
-                for t in passed
-                for bound in [limit(links, t.world.transports)]
+                for bound in (limit(links, t.world.transports) for t in passed)
                 if bound
             },
         ),

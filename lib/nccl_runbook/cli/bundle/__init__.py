@@ -51,7 +51,7 @@ def _text(made: bundles.Bundle, out: Path, size: int) -> str:
             *(f"{len(text.encode(errors='replace')):>9,}  {name}" for name, text in made.texts.items()),
             *(f"left out: {name}: {why}" for name, why in made.left_out.items()),
             f"Masked: {masked(whole) or 'nothing'}. {replaced(whole)}",
-            f"Written: {out}, {size:,} bytes" + large * (size > MOST_BYTES)
+            f"Written: {out}, {size:,} bytes" + (large if size > MOST_BYTES else "")
             if size
             else f"Nothing was written. {counted(len(made.texts), 'file')} would go into {out}: add --yes.",
         ]

@@ -207,7 +207,7 @@ def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
         lambda: answer.page_of(
             "hosts",
             f"{verdict.capitalize()}: {findings[0].title.rstrip('.')}"
-            + f" ({findings[0].status})" * (findings[0].status in ("likely", "possible")),
+            + (f" ({findings[0].status})" if findings[0].status in ("likely", "possible") else ""),
             findings,
             tables(hosts, different),
             code,

@@ -24,7 +24,7 @@ def failing_hosts(hosts: Hosts) -> list[str]:
 
 def exclude(failing: list[str]) -> list[str]:
     """The option of Slurm that leaves out these hosts; empty without hosts."""
-    return [f"--exclude={','.join(failing)}"] * bool(failing)
+    return [f"--exclude={','.join(failing)}"] if failing else []
 
 
 def text(hosts: Hosts, different: list[Difference], findings: list[Finding], verdict: str, code: int) -> str:

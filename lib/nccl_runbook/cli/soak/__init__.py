@@ -7,7 +7,6 @@ nccl-runbook soak --for 10m --sync Qwen/Qwen2.5-0.5B
 
 import contextlib
 import dataclasses
-import functools
 import os
 import time
 from pathlib import Path
@@ -18,14 +17,15 @@ import typer
 from nccl_runbook.book import duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.compare import ask as compare, read as reader
+from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.compare.soak import ask, judge, table
 from nccl_runbook.compare.soak.facts import Soak
-from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
+from nccl_runbook.core.findings import Finding, exit_code, finding_row, verdict_of, worst_first
 from nccl_runbook.core.records import new_folder
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.launch.gpu_lists import check_present, rank_devices
+from nccl_runbook.launch.gpu_lists import check_present
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
@@ -88,16 +88,21 @@ def soak(
             arms = reader.read(".", against or ".")
             if somebody := busy.gpus_busy(nvml.users(), allow_busy):
                 raise ValueError(f"{somebody.title}; --allow-busy runs all the same")
-            engine = functools.cache(
+            ranks = LazyRanks(
                 lambda: stack.enter_context(
                     Engine(choose(python).prefix, None, Redactor(os.environ), stopped=stopped)
-                )
+                ),
+                gpus,
             )
-            devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
-            spec = models.part(models.find(sync), 0) if sync else {}
-            subject = compare.subject(
-                engine, devices, command or [], figure, False, collective, size, spec, method, stopped
+            wanted = compare.Wanted(
+                argv=command or [],
+                figure=figure,
+                op=collective,
+                size_bytes=size,
+                spec=models.part(models.find(sync), 0) if sync else {},
+                method=method,
             )
+            subject = compare.subject(wanted, ranks, stopped)
             if against and not arms.keys:
                 raise ValueError("--against changes nothing here: name a setting that differs, and no secret")
             folder = out or Path(
@@ -105,7 +110,7 @@ def soak(
             )
             new_folder(folder, parents=not out)
             stopped.remember()
-            on_gpus = bool(command) or devices()[0] is not None
+            on_gpus = bool(command) or ranks.devices[0] is not None
             soaked = dataclasses.replace(ask.collect(arms, subject, until, folder, stopped), on_gpus=on_gpus)
         except FileExistsError:
             answer.leave(f"{folder} exists: --out needs the name of a new folder, such as {folder}-2")
@@ -163,13 +168,5 @@ def _document(soaked: Soak, findings: list[Finding], verdict: str, code: int) ->
             }
             for arm in soaked.arms
         },
-        "findings": [
-            {
-                "id": f.id,
-                "severity": f.severity.value,
-                "text": f.title,
-                "replacement": "\n".join(line for r in f.remedy for line in r.lines),
-            }
-            for f in findings
-        ],
+        "findings": [finding_row(f) for f in findings],
     }

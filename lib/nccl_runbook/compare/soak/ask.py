@@ -59,7 +59,17 @@ def collect(
     wall_s = round(time.monotonic() - began, 1)
     what = arms.secrets.text(subject.what)
     line = f"nccl-runbook diagnose {shlex.quote(str(folder / FAILED))}"
-    return Soak(what, subject.unit, arms.differences, runs, ended, wall_s, before, counters(), diagnose=line)
+    return Soak(
+        what=what,
+        unit=subject.unit,
+        differences=arms.differences,
+        runs=runs,
+        ended=ended,
+        wall_s=wall_s,
+        before=before,
+        after=counters(),
+        diagnose=line,
+    )
 
 
 def _over(until: Until, runs: list[Run], at_s: float) -> str:

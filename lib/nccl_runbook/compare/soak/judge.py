@@ -29,7 +29,7 @@ def rate(soak: Soak, arm: str) -> str:
     if failed:
         low, high = wilson(failed, runs)
         return f"{failed} of {counted(runs, 'run')} failed (95% interval: {low:.1%} to {high:.1%})"
-    return f"0 of {counted(runs, 'run')} failed" + f" (95% upper bound: {3 / runs:.1%})" * (runs > 3)
+    return f"0 of {counted(runs, 'run')} failed" + (f" (95% upper bound: {3 / runs:.1%})" if runs > 3 else "")
 
 
 def _rates(soak: Soak) -> str:

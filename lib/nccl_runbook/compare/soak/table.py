@@ -17,12 +17,17 @@ def tables(soak: Soak) -> list[Table]:
 
 def _figures(soak: Soak) -> Table:
     rows = [
-        [name, arm * (len(soak.arms) > 1), str(len(values)), *(f"{value:.4g}" for value in _spread(values))]
+        [
+            name,
+            arm if len(soak.arms) > 1 else "",
+            str(len(values)),
+            *(f"{value:.4g}" for value in _spread(values)),
+        ]
         for arm in soak.arms
         for name, values in soak.figures(arm).items()
         if values
     ]
-    figure = f"figure{f' ({soak.unit})' * bool(soak.unit)}"
+    figure = f"figure{f' ({soak.unit})' if soak.unit else ''}"
     return Table(
         "Figures of the runs that passed",
         [figure, "arm", "runs", "median", "95th percentile", "largest", "first quarter", "last quarter"],
@@ -48,7 +53,7 @@ def _failures(soak: Soak) -> Table:
     rows = [
         [
             str(number),
-            run.arm * (len(soak.arms) > 1),
+            run.arm if len(soak.arms) > 1 else "",
             f"{run.at_s:.0f}",
             Cell(run.ended, "broken"),
             " | ".join([*run.last_lines][-3:]),

@@ -49,7 +49,8 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
         yield only.finding(
             "cannot-act",
             Severity.BROKEN if several else Severity.NOTE,
-            "the loopback interface connects only ranks of one node" + ", and this job has several" * several,
+            "the loopback interface connects only ranks of one node"
+            + (", and this job has several" if several else ""),
             "For several nodes, name the interface between them, or remove the variable:",
             f"unset {only.name}",
             **({"cause": "socket-interface-wrong", "status": "likely"} if several else {}),

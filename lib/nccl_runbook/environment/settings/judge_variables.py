@@ -188,9 +188,12 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
         )
 
 
-def in_two_minds(s: Setting, _: Variable) -> Iterator[Finding]:
+def has_a_side_effect(s: Setting, _: Variable) -> Iterator[Finding]:
     """A valid setting with a side effect (environment/environment.toml: cumem-must-agree,
-    ranks-share-a-gpu)."""
+    ranks-share-a-gpu). ``quiet`` of its row: values without one; ``since``: the version that has it."""
     row = table("environment/environment")["catch"].get(s.name)
-    if row and s.as_read not in row["quiet"] and not (s.in_use and s.in_use < version(row["since"])):
+    if row is None or s.as_read in row["quiet"]:
+        return
+    is_too_old = s.in_use and s.in_use < version(row["since"])
+    if not is_too_old:
         yield s.finding(row["id"], Severity(row["severity"]), row["says"], row["advice"], *row["lines"])

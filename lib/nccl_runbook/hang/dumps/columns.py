@@ -108,14 +108,17 @@ def condense(dump: Any, digest: bytes) -> Reading:
     )
 
 
+@dataclasses.dataclass(eq=False)
 class _Table:
     """Entries sorted into a column for each group, and the open ones that go from point to point."""
 
-    def __init__(self, entries: list) -> None:
-        self._entries = entries
+    _entries: list
+    calls: dict[int, str] = dataclasses.field(default_factory=dict)
+    open_ats: list[int] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        entries = self._entries
         self.gloo = bool(entries) and entries[-1]["profiling_name"].startswith("gloo:")
-        self.calls: dict[int, str] = {}
-        self.open_ats: list[int] = []
         marks = list(map(operator.itemgetter("profiling_name", "is_p2p"), entries))
         alone = {mark for mark in set(marks) if mark[1] or P2P.search(mark[0])}
         kept = self._sorted(

@@ -42,15 +42,13 @@ def ends_of(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> d
     threads = grouped((field_text(entry, "thread_id"), entry) for entry in last).values()
     next_issued = [(e, after["time_created_ns"]) for rows in threads for e, after in zip(rows, rows[1:])]
     rows, what = (done, "") if done else (next_issued, ISSUED)
-    return {
-        f"{what}{names.get(name, name)}:{e['collective_seq_id']}": (
-            number_of(e["time_created_ns"]),
-            number_of(at),
-        )
-        for e, at in rows
-        if needs_all(e["profiling_name"].split(":", 1)[-1].strip("_"))
-        for name in [short(e["process_group"][0])]
-    }
+    ends = {}
+    for e, at in rows:
+        if needs_all(e["profiling_name"].split(":", 1)[-1].strip("_")):
+            group = short(e["process_group"][0])
+            key = f"{what}{names.get(group, group)}:{e['collective_seq_id']}"
+            ends[key] = (number_of(e["time_created_ns"]), number_of(at))
+    return ends
 
 
 def steps_of(entries: list, opened: list[int]) -> dict[int, tuple[int, int, tuple[str, ...]]]:

@@ -72,15 +72,14 @@ def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int,
         for group, column in reading.columns.items()
     )
     latest = {group: max(rows) for group, rows in began.items()}
-    before = grouped(
-        (rank, (at - reading.until_ns) / 1e9)
-        for rank, reading in readings.items()
-        for group, column in reading.columns.items()
-        for at, first, members in [latest.get(_common(group, reading), (0, 0, ()))]
-        if at > reading.until_ns + SKEW_S * 1e9
-        and (first <= reading.joined(column) or members != reading.members.get(group, ()))
-    )
-    return {rank: max(seconds) for rank, seconds in before.items()}
+    before: dict[int, float] = {}
+    for rank, reading in readings.items():
+        for group, column in reading.columns.items():
+            at, first, members = latest.get(_common(group, reading), (0, 0, ()))
+            follows = first <= reading.joined(column) or members != reading.members.get(group, ())
+            if follows and at > reading.until_ns + SKEW_S * 1e9:
+                before[rank] = max(before.get(rank, 0.0), (at - reading.until_ns) / 1e9)
+    return before
 
 
 def _common(group: str, reading: Reading) -> object:
@@ -100,13 +99,12 @@ def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, fl
     if len(events) < LEAST:
         return {}
     ahead = _least(readings) if blocking else _by_ends(readings, events)
-    gaps = [
-        (last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items())))
-        for event in events
-        for (before, _), (came, last) in [
-            sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]
-        ]
-    ]
+    gaps = []
+    for event in events:
+        came_at = sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())
+        (before, _), (came, last) = came_at[-2:]
+        ended = min(r.ends[event][1] - ahead[rank] for rank, r in readings.items())
+        gaps.append((last, (before, came, ended)))
     span = max(came for _, (_, came, _) in gaps) - min(before for _, (before, _, _) in gaps)
     # the last figure: by how many ms more than that its clock may be ahead of any other
     return {
@@ -146,11 +144,8 @@ def _least(readings: dict[int, Reading]) -> dict[int, float]:
     rank comes after all made this one. If non-blocking calls contradict that, clocks are assumed to
     agree."""
     first = readings[min(readings)]
-    return {
-        rank: max(least, min(0.0, most))
-        for rank, one in readings.items()
-        for least, most in [_ahead(one, first)]
-    }
+    bounds = {rank: _ahead(reading, first) for rank, reading in readings.items()}
+    return {rank: max(least, min(0.0, most)) for rank, (least, most) in bounds.items()}
 
 
 def _ahead(one: Reading, other: Reading) -> tuple[float, float]:

@@ -87,15 +87,15 @@ def _track(
         for s in range(start, highest + 1)
     )
     return Track(
-        rank,
-        last,
-        done,
-        reading.joined(column),
-        True,
-        times.op(rank, column.opened),
-        times.op(rank, column.last),
-        letters,
-        excerpt.short(file),
+        rank=rank,
+        enqueued=last,
+        completed=done,
+        joined=reading.joined(column),
+        known=True,
+        opened=times.op(rank, column.opened),
+        last=times.op(rank, column.last),
+        tail=letters,
+        source=excerpt.short(file),
     )
 
 
@@ -206,8 +206,8 @@ def channels(readings: dict[int, Reading], members: Iterable[Key], times: Times)
         ((name, ranks[src], ranks[dst]), (sends, number, times.op(rank, op)))
         for rank, reading in sorted(readings.items())
         for (name, src, dst, sends), (number, op) in reading.sides.items()
-        for ranks in [by_rank.get((name, rank), ())]
-        if max(src, dst) < len(ranks) and ranks[src if sends else dst] == rank
+        if max(src, dst) < len(ranks := by_rank.get((name, rank), ()))
+        and ranks[src if sends else dst] == rank
     )
     opened = {ends: {sends: number for sends, number, _ in rows} for ends, rows in sides.items()}
     return [

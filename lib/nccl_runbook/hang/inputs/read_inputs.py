@@ -26,25 +26,28 @@ LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at 
 STACK_BYTES = 4 << 20
 
 
+@dataclasses.dataclass(eq=False)
 class Inputs:
     """Every file once: dumps, stacks and live looks are read, the rest is left to the log reader."""
 
-    def __init__(self, paths: list[str] | str, limit: Limit) -> None:
-        self._limit = limit
-        self.files: list[HangFile] = []
-        self.stacks: list[Stack] = []
-        self.looks: list[Live] = []
-        self.ras: list[RasAnswer] = []
-        self.names: dict[int, str] = {}
-        self.logs: list[str] = []
-        self.read: list[tuple[str, Reading]] = []
+    paths: dataclasses.InitVar[list[str] | str]
+    limit: Limit
+    files: list[HangFile] = dataclasses.field(default_factory=list)
+    stacks: list[Stack] = dataclasses.field(default_factory=list)
+    looks: list[Live] = dataclasses.field(default_factory=list)
+    ras: list[RasAnswer] = dataclasses.field(default_factory=list)
+    names: dict[int, str] = dataclasses.field(default_factory=dict)
+    logs: list[str] = dataclasses.field(default_factory=list)
+    read: list[tuple[str, Reading]] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self, paths: list[str] | str) -> None:
         plain: set[str] = set()
-        for source in sources(paths, limit=limit):
+        for source in sources(paths, limit=self.limit):
             if source.problem:
                 self.logs.append(source.name)  # the log reader reports the problem
             else:
                 self._take(source, plain)
-        with limit.paused():
+        with self.limit.paused():
             self._read_plain(sorted(plain))
 
     def stamps(self) -> dict[int, float]:
@@ -66,7 +69,7 @@ class Inputs:
             self.ras += [] if isinstance(answers, Gap) else answers
         elif dump_file.looks_like_dump(head):
             data = source.peek(dump_file.MAX_BYTES + 1)
-            with self._limit.paused():
+            with self.limit.paused():
                 self._keep(source.name, *dump_file.outcome(data))
         elif stacks.looks_like_stacks(head.decode("utf-8", "replace")):
             stack = stacks.read(source.name, source.peek(STACK_BYTES).decode("utf-8", "replace"))

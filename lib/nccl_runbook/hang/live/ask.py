@@ -31,33 +31,37 @@ HELPED = re.compile(
 )
 
 
+@dataclasses.dataclass(eq=False)
 class Look:
     """One look at running ranks: ``first()`` returns the first evidence, ``after(gap_s)`` adds later
     samples."""
 
-    def __init__(self, pids: Iterable[int] = ()) -> None:
-        self.began, self.taken = time.monotonic(), utc_now()
-        self.ranks, self.helpers = chosen(list(pids))
+    pids: Iterable[int] = ()
+    began: float = dataclasses.field(default_factory=time.monotonic)
+    taken: str = dataclasses.field(default_factory=utc_now)
+    gpus: List[Any] = dataclasses.field(default_factory=list)
+    ras: List[Any] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ranks, self.helpers = chosen(list(self.pids))
         self.py_spy = ask_answers.find_py_spy([r.pid for r in self.ranks])
         self.samples: Dict[int, List[Sample]] = {r.pid: [] for r in self.ranks}
         self.main_thread: Dict[int, Dict[str, int]] = {r.pid: {} for r in self.ranks}
-        self.gpus: List[Any] = []
-        self.ras: List[Any] = []
         boot, space = (
             ask_proc.read("/proc/sys/kernel/random/boot_id", 64),
             ask_proc.unless_gone("", os.readlink, "/proc/self/ns/pid"),
         )
         self.facts = Live(
-            os.uname().nodename,
-            f"{boot.strip()} {space}".strip(),
-            self.taken,
-            0.0,
-            0.0,
-            [],
-            [],
-            [],
-            Gap("not-run"),
-            Gap("not-run"),
+            host=os.uname().nodename,
+            boot_id=f"{boot.strip()} {space}".strip(),
+            taken=self.taken,
+            first_s=0.0,
+            gap_s=0.0,
+            ranks=[],
+            ended=[],
+            listeners=[],
+            gpus=Gap("not-run"),
+            ras=Gap("not-run"),
         )
 
     def first(self) -> Live:

@@ -187,8 +187,10 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
         ),
         "",
     )
-    keep = "first copy the existing dump, which is overwritten; then " * bool(
-        file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}")
+    keep = (
+        "first copy the existing dump, which is overwritten; then "
+        if file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}")
+        else ""
     )
     return Gap(
         "not-run",

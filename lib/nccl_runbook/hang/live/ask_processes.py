@@ -134,9 +134,7 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
         pid: dataclasses.replace(p, launcher=launcher, job=job)
         for pid, p in own.items()
         if p and (p.has_torch or pid not in shells)
-        for launcher in [_launcher(p, own)]
-        for job in [unless_gone("", _job, p, launcher)]
-        if job
+        if (job := unless_gone("", _job, p, launcher := _launcher(p, own)))
     }
 
 
@@ -165,14 +163,14 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
         return None
     nccl = re.search(r"(?<!\S)/[^\n]*libnccl\.so[^\s]*", maps)
     return Process(
-        pid,
-        int(fields[1]),
-        int(fields[3]),
-        int(fields[19]),
-        variables,
-        has_torch,
-        nccl[0] if nccl else "",
-        Redactor(whole),
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        began=int(fields[19]),
+        variables=variables,
+        has_torch=has_torch,
+        nccl=nccl[0] if nccl else "",
+        redactor=Redactor(whole),
     )
 
 
@@ -249,14 +247,17 @@ def ended(ranks: List[int]) -> List[Ended]:
     there = {
         pid: (fields, unless_gone("", read, f"/proc/{pid}/comm"))
         for pid in pids()
-        for fields in [unless_gone([], stat_fields, f"/proc/{pid}/stat")]
-        if fields
+        if (fields := unless_gone([], stat_fields, f"/proc/{pid}/stat"))
     }
     kin = [(fields[1], name, int(fields[19])) for fields, name in (there[r] for r in ranks if r in there)]
     return [
-        Ended(pid, -(code & 127) if code & 127 else code >> 8)
+        Ended(pid, _exit_code(int(fields[49])))
         for pid, (fields, name) in there.items()
         if fields[0] == "Z"
         and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)
-        for code in [int(fields[49])]
-    ]  # as wait() returns it; 0 if the kernel does not show it
+    ]
+
+
+def _exit_code(status: int) -> int:
+    """Of a status as wait() returns it: minus the signal, or the code; 0 if the kernel does not show it."""
+    return -(status & 127) if status & 127 else status >> 8

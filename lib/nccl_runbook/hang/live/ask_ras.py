@@ -1,5 +1,6 @@
 """What NCCL's RAS answers: how many collectives each rank launched, and which ranks are lost."""
 
+import collections
 import json
 import re
 import socket
@@ -220,12 +221,8 @@ def _counts(body: str, ranks: Set[int]) -> Tuple[Dict[int, int], List[Tuple[int,
         count = int(operations or 0) if launched else count
         named.update({int(rank): count} if rank else {})
         shares += [] if rank else [(int(number), count)]
-    unnamed = [
-        (number - have, n)
-        for number, n in shares
-        for have in [list(named.values()).count(n)]
-        if number > have
-    ]
+    have = collections.Counter(named.values())
+    unnamed = [(number - have[n], n) for number, n in shares if number > have[n]]
     left = ranks - set(named)
     if [number for number, _ in unnamed] == [len(left)]:
         return {**named, **dict.fromkeys(left, unnamed[0][1])}, []

@@ -85,8 +85,8 @@ def unseen(members: Members, bare: Sequence[str] = ()) -> str:
     )
     return (
         f"{left} of {size} ranks, on hosts that were not looked at"
-        + f" ({', '.join(hosts[:8])})" * bool(hosts)
-        + f"; {', '.join(bare[:8])}: looked at, no rank of this user" * bool(bare)
+        + (f" ({', '.join(hosts[:8])})" if hosts else "")
+        + (f"; {', '.join(bare[:8])}: looked at, no rank of this user" if bare else "")
     )
 
 
@@ -101,7 +101,7 @@ def _spoken_to(members: Members, whom: Pattern[str] = INNER) -> Set[str]:
 
 def stale(members: Members) -> Dict[str, float]:
     """Host -> seconds by which its look ended before the last one began, by the hosts' clocks."""
-    spans = {look.host: (begun, begun + look.gap_s) for _, look in members for begun in [_second(look.taken)]}
+    spans = {look.host: (_second(look.taken), _second(look.taken) + look.gap_s) for _, look in members}
     last = max(begun for begun, _ in spans.values())
     return {host: last - ended for host, (_, ended) in spans.items() if ended < last}
 
@@ -126,10 +126,16 @@ def together(looks: Iterable[Live]) -> List[Live]:
     looks = _told_apart(sorted(looks, key=lambda look: (look.host, look.boot_id, look.taken)))
     jobs: List[Members] = []
     for part in grouped(
-        ((r.job, by_pid and look.boot_id, " in net:" in r.job and look.boot_id.partition(" ")[0]), (r, look))
+        (
+            (
+                r.job,
+                r.job.startswith(("children of ", "session ", BY_CONNECTION)) and look.boot_id,
+                " in net:" in r.job and look.boot_id.partition(" ")[0],
+            ),
+            (r, look),
+        )
         for look in looks
         for r in look.ranks
-        for by_pid in [r.job.startswith(("children of ", "session ", BY_CONNECTION))]
     ).values():
         if whole := next((job for job in jobs if connected(job, part) or _halves(job, part)), None):
             whole += part

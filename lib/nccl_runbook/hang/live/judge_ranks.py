@@ -58,15 +58,15 @@ def view(rank: LiveRank, look: Live) -> RankView:
             return dataclasses.replace(view(_led_by(min(working), rank), look), process=rank)
     helper = next(filter(None, map(at_work, rank.children)), "") if does in ("busy", "asleep") else ""
     return RankView(
-        rank.rank,
-        look.host,
-        rank.pid,
-        does,
-        words_of(stack),
-        numbered(rank, where, does),
-        holds_gil(rank),
-        helper,
-        rank,
+        rank=rank.rank,
+        host=look.host,
+        pid=rank.pid,
+        does=does,
+        frame=words_of(stack),
+        where=numbered(rank, where, does),
+        has_gil=holds_gil(rank),
+        helper=helper,
+        process=rank,
     )
 
 

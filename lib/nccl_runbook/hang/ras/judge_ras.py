@@ -71,9 +71,9 @@ def _lost(answers: list[RasAnswer]) -> dict[tuple[object, ...], tuple[str, str, 
         )
         for answer in answers[-1:]
         for c in answer.communicators
-        for lost in [[r for r in c.ranks if r.missing]]
-        if 2 * len(lost) <= c.size
-        for r in lost
+        if 2 * sum(bool(r.missing) for r in c.ranks) <= c.size
+        for r in c.ranks
+        if r.missing
     }
 
 

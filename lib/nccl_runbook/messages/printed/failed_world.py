@@ -43,8 +43,7 @@ def _duplicate(world: World) -> tuple[str, str, str]:
     same_gpus = clashes(
         [
             Identity(rank.rank, str(hello.get("uuid") or ""), str(hello.get("pci_bus_id") or ""))
-            for rank in world.ranks
-            for hello in [rank.first("hello") or {}]
+            for rank, hello in ((rank, rank.first("hello") or {}) for rank in world.ranks)
         ]
     )
     if not same_gpus:
@@ -85,14 +84,10 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
         evidence = [Evidence(line.text, line.file)]
         if message.message == SHARED_GPU:
             cause_id, status, words = _duplicate(world)
-            named = [
-                Evidence(
-                    f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal"
-                )
-                for bus in [bus_of_message(line.text)]
-                if bus
-            ]
-            return causes()[cause_id], status, [*evidence, *named, Evidence(words, "device map of the ranks")]
+            if bus := bus_of_message(line.text):
+                is_bus = f"that CUDA device is the GPU on PCI bus {bus}"
+                evidence.append(Evidence(is_bus, "NCCL prints the bus id in hexadecimal"))
+            return causes()[cause_id], status, [*evidence, Evidence(words, "device map of the ranks")]
         waited = any(r.outcome == "timed-out" and line.file == f"rank {r.rank}" for r in world.ranks)
         status = "likely" if waited and message.status == "established" else message.status
         return own_words(message), status, evidence

@@ -1,5 +1,6 @@
 """Exceptions that a job survived: it goes on with steps that it had not done before."""
 
+import dataclasses
 import re
 from collections import Counter
 
@@ -19,15 +20,18 @@ _FATAL = re.compile(
 Who = int | str  # a rank, or a file if the rank is unknown
 
 
+@dataclasses.dataclass(eq=False)
 class Survived:
     """What each rank survived, while lines are read in the order of the logs."""
 
-    def __init__(self) -> None:
-        self._last = -1  # the last error of any rank that echoes no other one
-        self._raised: dict[Who, int] = {}  # the last exception that a program can survive
-        self._to: dict[Who, int] = {}  # exceptions up to this one
-        self._step: dict[Who, int] = {}  # the highest number of a step
-        self._higher: Counter[Who] = Counter()  # steps with higher numbers since the last exception
+    _last: int = -1  # the last error of any rank that echoes no other one
+    _raised: dict[Who, int] = dataclasses.field(
+        default_factory=dict
+    )  # the last exception that a program can survive
+    _to: dict[Who, int] = dataclasses.field(default_factory=dict)  # exceptions up to this one
+    _step: dict[Who, int] = dataclasses.field(default_factory=dict)  # the highest number of a step
+    # steps with higher numbers since the last exception
+    _higher: Counter[Who] = dataclasses.field(default_factory=Counter)
 
     def raised(self, who: Who, order: int, text: str) -> None:
         """An error that echoes no other one."""

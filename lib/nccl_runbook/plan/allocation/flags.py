@@ -8,6 +8,7 @@ from typing import Any
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.machine.visible_devices import read_selection
+from nccl_runbook.plan.groups import Pool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Launch:
         values = self._checked(field, r"\d{1,5}(?![^\s,])")
         return [*map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0]))]
 
-    def pool(self, role: str) -> tuple[int, int]:
-        """(nodes, GPUs per node) of a role. ValueError if one is no number."""
-        return self.number(f"{role}_nodes"), self.number(f"{role}_per_node")
+    def pool(self, role: str) -> Pool:
+        """The nodes of a role. ValueError if a size is no number."""
+        return Pool(self.number(f"{role}_nodes"), self.number(f"{role}_per_node"))
 
     def above_zero(self, field: str) -> bool:
         """Whether a coefficient is above zero. ValueError if it is no number."""

@@ -61,7 +61,7 @@ def _inherited(text: str, file: Path, left: int) -> dict[str, str]:
     """NeMo-RL, utils/config.py: parents first, each relative to the file that names it; `_override_` drops
     what they say of a section."""
     flat: dict[str, str] = {}
-    for name in _parents(text)[: MOST_PARENTS * (left > 0)]:
+    for name in _parents(text)[: MOST_PARENTS if left else 0]:
         try:
             flat |= _inherited(training_file.text_of(file.parent / name), file.parent / name, left - 1)
         except ValueError as error:

@@ -3,15 +3,14 @@
 nemo_rl/algorithms/grpo.py (setup), models/generation/vllm/vllm_generation.py."""
 
 from nccl_runbook.plan.allocation.flags import Launch
-from nccl_runbook.plan.areal import Part, part
-from nccl_runbook.plan.groups import that_apply
+from nccl_runbook.plan.areal import part
+from nccl_runbook.plan.groups import Pool, Shape, that_apply
 
 SAYS = "policy.generation.colocated.enabled"
 
 
-def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
-    """Components, pools (nodes, GPUs each), weight update, notes and refusals of a NeMo-RL launch.
-    ValueError if it cannot be planned."""
+def shape(launch: Launch) -> Shape:
+    """What a NeMo-RL launch starts. ValueError if it cannot be planned."""
     if SAYS not in launch.flags:
         raise ValueError(f"{SAYS} is not given here: name the YAML that --config names")
     teachers = [n for n in launch.flags if n.startswith("on_policy_distillation.")]
@@ -27,14 +26,14 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     tensor = max(1, wide) if backend in ("vllm", "sglang") else 1
     asked_nodes, asked = launch.number("engine_nodes"), launch.number("engine_per_node")
     if together:
-        train, rollout, own = nodes * each, nodes * each, [(nodes, each)]
+        train, rollout, own = nodes * each, nodes * each, [Pool(nodes, each)]
     elif nodes == 1:
-        train, rollout, own = each - asked, asked, [(1, each)]
+        train, rollout, own = each - asked, asked, [Pool(1, each)]
     else:
         train, rollout, own = (
             (nodes - asked_nodes) * each,
             asked_nodes * asked,
-            [(nodes - asked_nodes, each), (asked_nodes, asked)],
+            [Pool(nodes - asked_nodes, each), Pool(asked_nodes, asked)],
         )
     apart = not together
     refusals = that_apply(
@@ -65,7 +64,7 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     )
     if train < 1 or rollout < 1:
         train, rollout = max(1, train), max(1, rollout)
-    return (
+    return Shape(
         [
             part("trainer", "nemo-rl", "policy", train),
             part("engine", backend, "generation", max(1, rollout // tensor), tensor, 0 if together else None),

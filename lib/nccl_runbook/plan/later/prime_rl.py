@@ -3,23 +3,25 @@
 src/prime_rl/entrypoints/rl.py, packages/prime-rl-configs/src/prime_rl/configs/rl.py."""
 
 from nccl_runbook.plan.allocation.flags import Launch
-from nccl_runbook.plan.areal import Part, part
-from nccl_runbook.plan.groups import that_apply
+from nccl_runbook.plan.areal import part
+from nccl_runbook.plan.groups import Pool, Shape, that_apply
 
 
-def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
-    """Components, pools (nodes, GPUs each), weight update, notes and refusals of a prime-rl launch.
-    ValueError if a size is no number."""
+def shape(launch: Launch) -> Shape:
+    """What a prime-rl launch starts. ValueError if a size is no number."""
     each, tensor = launch.number("each"), max(1, launch.number("tensor"))
     serves = any(name.startswith("inference.") for name in launch.flags)
     lora = any(name.startswith("trainer.model.lora") for name in launch.flags)
     several = launch.value("type") == "multi_node"
     if several:
         nodes = launch.number("infer_nodes" if launch.value("infer_nodes") else "engine_nodes")
-        pools = [(nodes * launch.number("replicas") * serves, each), (launch.number("train_nodes"), each)]
+        pools = [
+            Pool(nodes * launch.number("replicas") if serves else 0, each),
+            Pool(launch.number("train_nodes"), each),
+        ]
     else:
-        pools = [(1, launch.number("infer") * serves), (1, launch.number("train"))]
-    rollout, train = (nodes * gpus for nodes, gpus in pools)
+        pools = [Pool(1, launch.number("infer") if serves else 0), Pool(1, launch.number("train"))]
+    rollout, train = (pool.nodes * pool.gpus for pool in pools)
     broadcast = launch.value("broadcast")
     update = broadcast if broadcast or serves and not lora else "filesystem"
     in_memory = update in ("", "nccl", "nixl")
@@ -48,9 +50,9 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
         (several, "prime-rl starts several nodes through Slurm only"),
     )
     engines = [part("engine", "vllm", "inference", max(1, rollout // tensor), tensor)] if rollout > 0 else []
-    return (
+    return Shape(
         [*engines, part("trainer", "prime-rl", "trainer", train)],
-        [p for p in pools if p[0] * p[1]],
+        [pool for pool in pools if pool.nodes and pool.gpus],
         "xccl" if in_memory else "disk",
         notes,
         refusals,

@@ -5,8 +5,8 @@ skyrl/train/utils/utils.py (validate_cfg), trainer.py (build_models), weight_syn
 import math
 
 from nccl_runbook.plan.allocation.flags import Launch
-from nccl_runbook.plan.areal import Part, part
-from nccl_runbook.plan.groups import that_apply
+from nccl_runbook.plan.areal import part
+from nccl_runbook.plan.groups import Pool, Shape, that_apply
 
 # SkyRL up to skyrl_train-v0.4.0 has other names for the engines, and other defaults
 OLDER = {
@@ -17,18 +17,17 @@ OLDER = {
 REF = "trainer.placement.ref_num_gpus_per_node"
 
 
-def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
-    """Components, pools (nodes, GPUs each), weight update, notes and refusals of a SkyRL launch. ValueError
-    if it cannot be planned."""
+def shape(launch: Launch) -> Shape:
+    """What a SkyRL launch starts. ValueError if it cannot be planned."""
     together, delta = launch.on("colocate"), launch.value("sync") == "delta"
     instance = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     local = launch.on("local")
-    rollout = launch.number("engines") * instance * local
+    rollout = launch.number("engines") * instance if local else 0
     pools = {role: launch.pool(role) for role in ("trainer", "ref", "critic")}
     size = {role: math.prod(pool) for role, pool in pools.items()}
     has = {"ref": launch.on("kl_loss") or launch.on("kl_reward"), "critic": bool(launch.value("has_critic"))}
     older = any("inference_engine_" in name or "num_inference_engines" in name for name in launch.flags)
-    if older and (missing := sorted({*OLDER, *[REF] * has["ref"]} - {*launch.flags})):
+    if older and (missing := sorted({*OLDER, *([REF] if has["ref"] else [])} - {*launch.flags})):
         raise ValueError(f"{missing[0]} is not given, and its default differs between versions of SkyRL")
     parts = [part("trainer", "skyrl", "policy", size["trainer"])]
     for role in (r for r in has if has[r]):
@@ -60,5 +59,5 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
         (not local, "the engines run elsewhere (run_engines_locally=false)"),
     )
     update = "disk" if delta else "ipc" if together else "xccl"
-    own += [(size["trainer"], 1)] if together else [(1, rollout)] * local
-    return [*parts, *[engine] * local], own, update, notes, refusals
+    own += [Pool(size["trainer"], 1)] if together else [Pool(1, rollout)] if local else []
+    return Shape([*parts, *([engine] if local else [])], own, update, notes, refusals)

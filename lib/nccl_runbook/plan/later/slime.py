@@ -3,29 +3,25 @@
 slime/ray/placement_group.py and utils/arguments.py; miles has the same layout, and engines for evaluation."""
 
 from nccl_runbook.plan.allocation.flags import Launch
-from nccl_runbook.plan.areal import Part, part
-from nccl_runbook.plan.groups import that_apply
+from nccl_runbook.plan.areal import part
+from nccl_runbook.plan.groups import Pool, Shape, that_apply
 
 TOGETHER = "engines share the actor's GPUs, and weights travel as CUDA IPC handles"
 
 
-def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
-    """Components, pools (nodes, GPUs each), weight update, notes and refusals of a slime launch. ValueError
-    if it cannot be planned."""
-    together, external, tensor = (
-        "colocate" in launch.flags,
-        launch.value("external"),
-        max(1, launch.number("tensor")),
-    )
+def shape(launch: Launch) -> Shape:
+    """What a slime launch starts. ValueError if it cannot be planned."""
+    together, external = "colocate" in launch.flags, launch.value("external")
+    tensor = max(1, launch.number("tensor"))
     alone = bool({"debug_train_only", "load_debug_rollout_data"} & {*launch.flags})
     pool = launch.pool("trainer")
-    actor = pool[0] * pool[1]
+    actor = pool.nodes * pool.gpus
     if "debug_rollout_only" in launch.flags:
         raise ValueError("a run without trainer (--debug-rollout-only) is not planned")
     if not (launch.value("rollout") or together or external or alone):
         raise ValueError("--rollout-num-gpus is not given, and neither is --colocate")
     rollout = launch.number("rollout") if launch.value("rollout") else actor
-    rollout *= not (external or alone)
+    rollout = 0 if external or alone else rollout
     larger = together and rollout > actor
     engines = [
         part("engine", "sglang", "rollout", rollout // tensor, tensor, 0 if together and not larger else None)
@@ -41,6 +37,7 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
         else []
     )
     delta = "delta" in launch.value("mode")
+    disk = delta or launch.value("transport") == "disk"
     notes = that_apply(
         (together, TOGETHER),
         (bool(critic), "the advantage estimator ppo adds a critic on the actor's GPUs"),
@@ -60,8 +57,6 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
             "slime refuses delta over nccl",
         ),
     )
-    disk = delta or launch.value("transport") == "disk"
-    update = "ipc" if together else "disk" if disk else "xccl"
-    own = [pool] if together or not rollout else [pool, (1, rollout)]
+    own = [pool] if together or not rollout else [pool, Pool(1, rollout)]
     parts = [p for p in (engines + trainers if larger else trainers + engines) if p.world_size]
-    return [*parts, *evals], own, update, notes, refusals
+    return Shape([*parts, *evals], own, "ipc" if together else "disk" if disk else "xccl", notes, refusals)

@@ -6,15 +6,14 @@ import math
 import re
 
 from nccl_runbook.plan.allocation.flags import Launch
-from nccl_runbook.plan.areal import Part, part
-from nccl_runbook.plan.groups import that_apply
+from nccl_runbook.plan.areal import part
+from nccl_runbook.plan.groups import Pool, Shape, that_apply
 
 _SHORT = re.compile(r"(?:^|\s)-(?:tp|pp|dp)\b")
 
 
-def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
-    """Engines, pool (nodes, GPUs each), weight update, notes and refusals of a vLLM server. ValueError for
-    short flags, which are not read."""
+def shape(launch: Launch) -> Shape:
+    """What a vLLM server starts. ValueError for short flags, which are not read."""
     if _SHORT.search(launch.text):
         raise ValueError("-tp, -pp and -dp are not read here: write --tensor-parallel-size and the like")
     tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "pipeline"))
@@ -30,4 +29,4 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
         (backend == "ipc", f"the trainer runs on the same {ranks} GPUs: CUDA IPC handles do not leave a GPU"),
         (True, "only the engines are planned: their trainer is another program"),
     )
-    return [part("engine", "vllm", "vllm", data, tensor)], [(1, ranks)], backend, notes, []
+    return Shape([part("engine", "vllm", "vllm", data, tensor)], [Pool(1, ranks)], backend, notes)

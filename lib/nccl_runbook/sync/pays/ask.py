@@ -62,15 +62,26 @@ def collect(a: str, b: str, link_gb_per_s: float, prefix: Sequence[str], within_
 
 def _tensor(name: str, place: Place, changed: int, changed_bytes: int) -> Tensor:
     """With the bytes of the smallest delta: places and values, a bit mask and values, or all of it."""
-    shape, size = place.shape, place.size
-    values, new = math.prod(shape), changed * BITS[place.dtype] // 8
-    delta = min((INDEX_BYTES << (values >> 32 > 0)) * changed + new, -(-values // 8) + new, size) * (
-        changed > 0
+    values, new = math.prod(place.shape), changed * BITS[place.dtype] // 8
+    listed = (2 * INDEX_BYTES if values >> 32 else INDEX_BYTES) * changed + new
+    delta = min(listed, -(-values // 8) + new, place.size) if changed else 0
+    fp8 = place.size
+    if place.dtype in WIDE and len(place.shape) > 1 and not any(word in name for word in KEPT):
+        fp8 = values + 4 * math.prod(
+            [*place.shape[:-2], *(-(-side // FP8_BLOCK) for side in place.shape[-2:])]
+        )
+    return Tensor(
+        name=name,
+        dtype=place.dtype,
+        shape=[*place.shape],
+        count=1,
+        values=values,
+        changed=changed,
+        changed_bytes=changed_bytes,
+        size=place.size,
+        delta=delta,
+        fp8=fp8,
     )
-    fp8 = size
-    if place.dtype in WIDE and len(shape) > 1 and not any(word in name for word in KEPT):
-        fp8 = values + 4 * math.prod([*shape[:-2], *(-(-side // FP8_BLOCK) for side in shape[-2:])])
-    return Tensor(name, place.dtype, [*shape], 1, values, changed, changed_bytes, size, delta, fp8)
 
 
 def _added(name: str, tensors: Sequence[Tensor]) -> Tensor:

@@ -25,6 +25,5 @@ def against_control(runs: SyncRuns) -> list[Finding]:
             ),
         )
         for method, mine in passed.items()
-        for other in [passed.get(control(method))]
-        if method.partition("@")[0] in CONTROLS and other
+        if method.partition("@")[0] in CONTROLS and (other := passed.get(control(method)))
     ]

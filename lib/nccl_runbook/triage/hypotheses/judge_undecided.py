@@ -94,9 +94,9 @@ def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
     )
     others = counted(len(hypotheses) - 1, "other cause")
     if says and hypotheses[0].cause == "peer-crashed":  # that a rank died is what was shown
-        return f"{shown} ({where(line)})" + f". Also possible: {others}" * (len(hypotheses) > 1)
-    return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}" + f", or {others}" * (
-        len(hypotheses) > 1
+        return f"{shown} ({where(line)})" + (f". Also possible: {others}" if len(hypotheses) > 1 else "")
+    return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}" + (
+        f", or {others}" if len(hypotheses) > 1 else ""
     )
 
 
@@ -218,21 +218,24 @@ def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
         else {**_SEVERITY, "likely": likely}[hypothesis.status]
     )
     evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
-    evidence += [Evidence(text, "decoded") for text in [_decoded(hypothesis)] if text]
+    if decoded := _decoded(hypothesis):
+        evidence.append(Evidence(decoded, "decoded"))
     line = hypothesis.decides.line
     decides = Evidence(
-        f"decides: {hypothesis.decides.why}" + f" ({line})" * bool(line), hypothesis.decides.probe
+        f"decides: {hypothesis.decides.why}" + (f" ({line})" if line else ""), hypothesis.decides.probe
     )
-    check = (check_first(hypothesis.decides),) * (hypothesis.status == "possible" or not hypothesis.remedy)
+    check = (
+        (check_first(hypothesis.decides),) if hypothesis.status == "possible" or not hypothesis.remedy else ()
+    )
     return Finding(
         "log-points-to-cause",
         severity,
         hypothesis.title,
-        (*evidence, decides),
-        (*check, *hypothesis.remedy),
-        hypothesis.cause,
-        hypothesis.status,
-        tuple(Evidence(text, "logs") for text in hypothesis.against),
+        evidence=(*evidence, decides),
+        remedy=(*check, *hypothesis.remedy),
+        cause=hypothesis.cause,
+        status=hypothesis.status,
+        against=tuple(Evidence(text, "logs") for text in hypothesis.against),
     )
 
 

@@ -85,7 +85,7 @@ def pointers(logs: Logs) -> list[Pointer]:
     }  # that cause, not only an exception
     of_ranks = [
         p
-        for p in judge_ranks.judge(logs)
+        for p in judge_ranks.judge_ranks(logs)
         if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known
     ]
     if (

@@ -28,8 +28,8 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
             "host-busy",
             starting,
             f"{is_are(starting)} there but without torch so far",
-            "start-skew",
-            "likely",
+            cause="start-skew",
+            status="likely",
         )
     views = [RankView(rank, host, None, "missing") for rank, host in gone.items()]
     base = dataclasses.replace(base, ranks=sorted(base.ranks + views, key=lambda v: (v.rank is None, v.rank)))
@@ -53,10 +53,10 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
             "dead",
             views,
             f"{is_are(views)} not there, and port {port.port} is held by {owner}",
-            "rendezvous-port-in-use",
-            "likely",
-            [held],
-            f"ss -ltnp 'sport = :{port.port}'",
+            cause="rendezvous-port-in-use",
+            status="likely",
+            observed=[held],
+            decides=f"ss -ltnp 'sport = :{port.port}'",
         )
     ended = list(
         {
@@ -95,10 +95,10 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
         "dead",
         views,
         f"{is_are(views)} not there: {how}{home}{''.join(twice)}",
-        cause,
-        "likely",
-        evidence,
-        "dmesg -T | grep -i -E 'oom|killed process'",
+        cause=cause,
+        status="likely",
+        observed=evidence,
+        decides="dmesg -T | grep -i -E 'oom|killed process'",
     )
 
 
@@ -128,9 +128,9 @@ def behind(base: Picture, members: Members) -> Optional[Picture]:
             views,
             f"{evidence[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the other "
             "ranks did not make",
-            "collective-on-some-ranks-only",
-            "likely",
-            evidence,
+            cause="collective-on-some-ranks-only",
+            status="likely",
+            observed=evidence,
         )
     return None
 
@@ -202,6 +202,12 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
         Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in late[:8]
     ]
     picture = accuse(
-        base, kind, late, f"never came: {where} and {doing}", cause, status, [*evidence, *frames]
+        base,
+        kind,
+        late,
+        f"never came: {where} and {doing}",
+        cause=cause,
+        status=status,
+        observed=[*evidence, *frames],
     )
     return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")

@@ -71,10 +71,10 @@ def left_over(base: Picture, members: Members) -> Optional[Picture]:
         base.ranks,
         f"{is_are(base.ranks)} left over from an earlier launch at this address, and may still "
         "hold its port and GPUs",
-        None,
-        "established",
-        [Evidence(f"pids {pids}, begun before the newer ranks", "/proc")],
-        f"ps -o pid,ppid,lstart,stat,args -p {pids}   # end them if they are yours: "
+        cause=None,
+        status="established",
+        observed=[Evidence(f"pids {pids}, begun before the newer ranks", "/proc")],
+        decides=f"ps -o pid,ppid,lstart,stat,args -p {pids}   # end them if they are yours: "
         "the newer job needs their port and GPUs",
     )
 
@@ -104,11 +104,11 @@ def stopped_ranks(base: Picture, members: Members) -> Optional[Picture]:
         "stopped",
         stopped,
         f"{is_are(stopped)} stopped (process state T) by a signal, a debugger or the batch system",
-        "peer-stopped",
-        "established",
-        [
+        cause="peer-stopped",
+        status="established",
+        observed=[
             Evidence(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}")
             for v in stopped[:8]
         ],
-        f"kill -CONT {stopped[0].pid}",
+        decides=f"kill -CONT {stopped[0].pid}",
     )

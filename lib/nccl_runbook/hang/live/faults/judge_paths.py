@@ -37,16 +37,16 @@ def unreachable(base: Picture, members: Members) -> Optional[Picture]:
         "unreachable",
         late,
         f"{'gets' if len(late) == 1 else 'get'} no answer from {address}:{port}",
-        "network-path-blocked",
-        "likely",
-        [
+        cause="network-path-blocked",
+        status="likely",
+        observed=[
             Evidence(
                 f"{v.name}: SYN-SENT from {asking[v].local} to {asking[v].remote}",
                 f"/proc/net/tcp on {v.host}",
             )
             for v in late[:8]
         ],
-        f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}",
+        decides=f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}",
     )
 
 
@@ -77,10 +77,10 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
             [],
             f"{names(late)} {alone}, the rendezvous: rank 0 is not there yet, or "
             f"{address} is not its host here",
-            None,
-            "",
-            (),
-            line,
+            cause=None,
+            status="",
+            observed=(),
+            decides=line,
         )
     evidence = [
         Evidence(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in late[:8]
@@ -91,10 +91,10 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
         late,
         f"{alone}, where {counted(others, 'other')} have met: on that host {address} is not rank "
         "0's host, or a firewall refuses the connection",
-        "rendezvous-misconfigured",
-        "likely",
-        evidence,
-        line,
+        cause="rendezvous-misconfigured",
+        status="likely",
+        observed=evidence,
+        decides=line,
     )
 
 
@@ -115,14 +115,14 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
         base,
         "unreachable",
         cut_off,
-        "cannot be reached: " * bool(cut_off) + why,
-        "network-path-blocked",
-        "likely",
-        [
+        ("cannot be reached: " if cut_off else "") + why,
+        cause="network-path-blocked",
+        status="likely",
+        observed=[
             Evidence(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp")
             for s in held[:8]
         ],
-        f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from "
+        decides=f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from "
         f"{held[0].local.rpartition(':')[0]}",
     )
 
@@ -143,6 +143,5 @@ def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
         for r, look in members
         for s in known(r.sockets)
         if s.state == "ESTABLISHED" and s.repeated >= REPEATED
-        for address in [s.remote.rpartition(":")[0]]
-        if address in homes or INNER.match(s.remote)
+        if (address := s.remote.rpartition(":")[0]) in homes or INNER.match(s.remote)
     )

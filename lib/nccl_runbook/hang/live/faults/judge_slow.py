@@ -31,8 +31,7 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     drawn = {
         (look.host, r.pid): gpu.power_w[-1]
         for r, look in members
-        for gpu in [gpu_of(r, look)]
-        if gpu and not isinstance(gpu.power_w[-1], Gap)
+        if (gpu := gpu_of(r, look)) and not isinstance(gpu.power_w[-1], Gap)
     }
     if len(drawn) < len(base.ranks) or any(v.does != "device" for v in base.ranks):
         return None
@@ -49,15 +48,15 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         "all ranks launched the same number of collectives, and no rank launched another one since",
         "NCCL RAS",
     )
-    evidence = [Evidence(f"power: {shown}", "NVML"), *[still] * stands_still(members)]
+    evidence = [Evidence(f"power: {shown}", "NVML"), *([still] if stands_still(members) else [])]
     return accuse(
         base,
         "gpu-stuck",
         odd,
         f"reached the collective, but its GPU still runs something else: it draws {shown}",
-        None,
-        "likely" if len(evidence) > 1 else "possible",
-        evidence,
+        cause=None,
+        status="likely" if len(evidence) > 1 else "possible",
+        observed=evidence,
     )
 
 
@@ -89,10 +88,10 @@ def _is_slow(base: Picture, slowest: RankView, status: str, evidence: Evidence) 
         "slow",
         [slowest],
         f"is slow: {evidence.text}; last seen in {slowest.frame or 'its own code'}",
-        "straggler",
-        status,
-        [evidence],
-        f"py-spy top --pid {slowest.pid}",
+        cause="straggler",
+        status=status,
+        observed=[evidence],
+        decides=f"py-spy top --pid {slowest.pid}",
     )
 
 
@@ -138,11 +137,11 @@ def loaders_wait(base: Picture, members: Members) -> Optional[Picture]:
         "unknown" if others else "slow",
         [first] if len(base.ranks) == 1 else [],
         f"{who}waits for {first.helper}. No rank moved within {seconds:g} s"
-        + f"; nothing is known of {others}" * bool(others),
-        "data-stall",
-        "possible" if others else "likely",
-        shown,
-        f"py-spy dump --pid {first.pid} --subprocesses",
+        + (f"; nothing is known of {others}" if others else ""),
+        cause="data-stall",
+        status="possible" if others else "likely",
+        observed=shown,
+        decides=f"py-spy dump --pid {first.pid} --subprocesses",
     )
 
 

@@ -45,7 +45,7 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
     if others and len(spots) == 1:
         why = f"{counted(len(places), 'rank')} seen, all in the same wait ({shown}). "
         why += f"Nothing is known about {others}"
-        return accuse(base, "unknown", [], why, None, "", [], decides)
+        return accuse(base, "unknown", [], why, cause=None, status="", observed=[], decides=decides)
     if not others and len(places) > 1 and PARTNER.keys() >= {*calls} and not _helped(members):
         decides = "" if odd else arguments
         if len(calls) > 1:
@@ -55,21 +55,32 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
             status = "likely" if uses_nccl or len(places) != base.world_size else "established"
             why = f"none is in {PARTNER.get(calls[0])}: the code is at fault ({shown})"
         why = f"{all_wait(base.ranks)} in {' or '.join(calls)}, and {why}"
-        return accuse(base, "unmatched", [], why, "send-recv-unmatched", status, evidence, decides)
+        return accuse(
+            base,
+            "unmatched",
+            [],
+            why,
+            cause="send-recv-unmatched",
+            status=status,
+            observed=evidence,
+            decides=decides,
+        )
     cause = "collective-on-some-ranks-only"
     if odd:
         why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({shown})"
-        return accuse(base, "skipped", odd, why, cause, "likely", evidence, decides)
+        return accuse(
+            base, "skipped", odd, why, cause=cause, status="likely", observed=evidence, decides=decides
+        )
     if len(spots) > 1:
         why = f"the ranks wait in different calls ({shown}). The stacks do not show which side is wrong"
         kind, status = ("unknown", "possible") if uses_nccl or others else ("mismatch", "likely")
-        return accuse(base, kind, [], why, cause, status, evidence, decides)
+        return accuse(base, kind, [], why, cause=cause, status=status, observed=evidence, decides=decides)
     among = f" among the {len(places)} that were found" if base.world_size is None else ""
     why = (
         f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing{among}"
         f", unless several process groups share that line. {_advice(calls[0], uses_nccl)}"
     )
-    return accuse(base, "symmetric", [], why, None, "possible", [], decides)
+    return accuse(base, "symmetric", [], why, cause=None, status="possible", observed=[], decides=decides)
 
 
 def _advice(call: str, uses_nccl: bool) -> str:

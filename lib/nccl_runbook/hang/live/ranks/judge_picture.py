@@ -71,12 +71,12 @@ def accuse(
     victims = [v for v in base.ranks if v not in late and v.does in WAITING]
     collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
     hosts = sorted({v.host for v in culprits})[:4] if len({v.host for v in base.ranks}) > 1 else []
-    who = f"{names(culprits)}{' on ' * bool(hosts)}{', '.join(hosts)} " * bool(culprits)
+    who = f"{names(culprits)}{' on ' if hosts else ''}{', '.join(hosts)} " if culprits else ""
     wait = (
-        f"; {counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} for "
-        f"{'it' if len(culprits) == 1 else 'them'}{f' in {collective}' * bool(collective)}"
+        f"; {counted(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} for "
+        f"{'it' if len(culprits) == 1 else 'them'}{f' in {collective}' if collective else ''}"
     )
-    sentence = f"{who}{why}{wait * bool(victims and culprits)}"
+    sentence = f"{who}{why}{wait if victims and culprits else ''}"
     own = (
         Evidence(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame
     )
@@ -92,7 +92,7 @@ def accuse(
         evidence=[
             *observed,
             *own,
-            *[Evidence(f"{len(victims) - 4} more wait", "table of ranks")] * (len(victims) > 4),
+            *([Evidence(f"{len(victims) - 4} more wait", "table of ranks")] if len(victims) > 4 else []),
         ],
         # a Python line that is known says more than native frames
         decides=decides or stack_line([v for v in culprits if not v.frame] if culprits else victims),

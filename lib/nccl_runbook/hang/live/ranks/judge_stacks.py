@@ -96,7 +96,7 @@ def words_of(stack: Optional[Stack]) -> str:
     """ "save_pretrained, train.py:812", with the innermost call if that is a library's."""
     if stack is None or (frame := own_frame(stack)) is None:
         return ""
-    return frame_words(frame) + f" (in {stack.frames[0].function})" * (stack.frames[0] != frame)
+    return frame_words(frame) + (f" (in {stack.frames[0].function})" if stack.frames[0] != frame else "")
 
 
 def frame_words(frame: Frame) -> str:
