@@ -238,10 +238,11 @@ def page_html(rows: Sequence[Row]) -> str:
     parts = []
     for table in [*(make(rows) for make in TABLES), run_table(rows)]:
         cells = [[(shown_text(table.columns[at], value), tone(table.columns[at], value)) for at, value in enumerate(row)] for row in table.rows]
-        made = table_html(table.note.replace("`", ""), table.columns, cells)
+        made = table_html(f"{len(table.rows)} rows", table.columns, cells)
         if table.name == "runs":
             made = f'<details class="fold"><summary>{len(table.rows)} rows</summary>{made}</details>'
-        parts.append(f'<section><h2 id="{table.name}">{escape(table.caption)}</h2>{made}</section>')
+        note = f'<p class="quiet small">{escape(table.note.replace("`", ""))}</p>'
+        parts.append(f'<section><h2 id="{table.name}">{escape(table.caption)}</h2>{note}{made}</section>')
     return framed("".join(parts), "note", sentence(rows), "Figures are added up over all versions of these days: what failed once and was fixed stays counted.",
                   f"scorecard · {dates(rows)}")
 
