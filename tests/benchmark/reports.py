@@ -117,7 +117,7 @@ def scores(results: list[dict[str, Any]]) -> dict[str, list[int]]:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--sample", type=int, choices=(1, 2, 3, 4))
+    parser.add_argument("--sample", type=int, choices=(1, 2, 3, 4, 5))
     parser.add_argument("--half", choices=("public", "held-back"))
     parser.add_argument("--tool", default="triage", help="triage, baseline, or a command")
     parser.add_argument("--json", action="store_true")
