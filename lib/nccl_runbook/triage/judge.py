@@ -166,13 +166,16 @@ def _raised(evidence: Sequence[LogLine], logs: Logs) -> tuple[str, LogLine | Non
 
 def _not_done(remedy: Rows, logs: Logs) -> Rows:
     """The rows without the settings that a job printed as set; one that two ranks print differently stays."""
-    printed = [pair for pair, seen in logs.seen.items() if "=" in pair and seen.lines[0].file != CONTEXT]
+    printed = [
+        pair for pair, message in logs.seen.items() if "=" in pair and message.lines[0].file != CONTEXT
+    ]
     names = [pair.partition("=")[0] for pair in printed]
     done = {f"export {pair}" for pair, name in zip(printed, names) if names.count(name) == 1}
-    left = tuple(
-        (who, text, tuple(line for line in lines if line not in done)) for who, text, lines in remedy
+    kept = tuple(
+        (who, text, tuple(line for line in lines if line not in done))
+        for who, text, lines in remedy
+        if not lines or not done.issuperset(lines)
     )
-    kept = tuple(row for row, (_, _, lines) in zip(left, remedy) if row[2] or not lines)
     return (
         kept
         if kept or not remedy
