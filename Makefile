@@ -5,13 +5,14 @@
 # make newest    the same on the newest versions that pyproject.toml allows, in .venv-newest; prints them
 # make knowledge write again what follows from the code: reference pages and schemas
 # make mutants   changes of a judge that no test notices, in minutes a file  (ARGS=gpus/judge_health.py:bus_ids_collide)
+# make scorecard  what was right, undecided and wrong, on which hardware: build/scorecard  (ARGS=gym.json: of nccl-runbook dev gym --json)
 # make bench     ours against torchrun and nccl-tests in one run, as ratios: build/bench/index.html  (ARGS="launch --nccl-tests DIR")
 # make look      build/nccl-look.pyz: one file that looks where nothing can be installed
 # make wheelhouse  every wheel for a machine without network  (TARGET_PYTHON=3.12 TARGET_ARCH=aarch64 EXTRAS="lab torch" FOLDER=wheelhouse); there: make report WHEELHOUSE=wheelhouse
 # make lock      pin what pyproject.toml allows, with hashes, in .ci/*.txt  (ARGS=--upgrade: the newest versions)
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
-.PHONY: help setup report lab test newest knowledge mutants bench look wheelhouse lock clean FORCE
+.PHONY: help setup report lab test newest knowledge mutants scorecard bench look wheelhouse lock clean FORCE
 
 # the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
 ifeq ($(origin PYTHON),command line)
@@ -50,6 +51,9 @@ knowledge: .venv/.headless
 
 mutants: .venv/.test
 	@PYTHONPATH=lib:tests .venv/bin/python tests/mutants.py $(ARGS)
+
+scorecard: .venv/.headless
+	@.venv/bin/python tests/scorecard.py $(ARGS)
 
 bench: .venv/.headless
 	@.ci/setup torch

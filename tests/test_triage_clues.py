@@ -447,7 +447,7 @@ def test_arguments_and_half_sentences_speak_for_nothing(tmp_path, words, cause):
     assert cause not in dict(told(tmp_path, f"RuntimeError: NCCL error\n{words}\n", words))
 
 
-@pytest.mark.parametrize(("after", "first"), [("GPU:0 | Epoch: 0 | Steps: 32\nGPU:0 | Epoch: 1 | Steps: 32\n", "benign"), ("", "network-path-blocked")])
+@pytest.mark.parametrize(("after", "first"), [("GPU:0 | Epoch: 0 | Steps: 32\nGPU:0 | Epoch: 1 | Steps: 32\n", "benign"), ("", "no-route-between-hosts")])
 def test_what_was_retried_before_steps_is_called_harmless(tmp_path, after, first):
     line = "[W socket.cpp:663] [c10d] The client socket has failed to connect to [localhost]:12345 (errno: 101 - Network is unreachable).\n"
     assert told(tmp_path, line + after, "a warning at the start")[0] == (first, "possible")

@@ -184,10 +184,10 @@ def test_a_line_that_leaves_several_causes_open_is_never_sure(tmp_path, text):
     ("peer-crashed", "[rank1]: torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d "
      "key-value store by key '0', but store->get('0') got error: Connection reset by peer", "unknown"),
     ("peer-crashed", "ncclInternalError: Internal check failed. Last error: Socket recv failed while polling for opId=0x7f", "broken"),
-    ("network-path-blocked", "h2:9:10 [0] NCCL INFO socketPollConnect: connect to 10.1.0.4<51233> returned No route to host, retrying (34/34)", "unknown"),
-    ("network-path-blocked", "h2:9:10 [0] misc/socket.cc:551 NCCL WARN socketPollConnect: connect to 10.1.0.4<51233> returned No route to host, "
+    ("no-route-between-hosts", "h2:9:10 [0] NCCL INFO socketPollConnect: connect to 10.1.0.4<51233> returned No route to host, retrying (34/34)", "unknown"),
+    ("no-route-between-hosts", "h2:9:10 [0] misc/socket.cc:551 NCCL WARN socketPollConnect: connect to 10.1.0.4<51233> returned No route to host, "
      "exceeded error retry count after 35 attempts", "broken"),
-    ("network-path-blocked", "h2:9:10 [0] NCCL INFO socketPollConnect: connect to 10.1.0.4<51233> returned No route to host, retrying (3/34)", "unknown"),
+    ("no-route-between-hosts", "h2:9:10 [0] NCCL INFO socketPollConnect: connect to 10.1.0.4<51233> returned No route to host, retrying (3/34)", "unknown"),
     ("peer-crashed", "[rank1]:[W TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=40, addr=[n1]:36144, remote=[n0]:29500): Broken pipe", "unknown"),
 ])
 def test_a_line_that_is_the_fault_itself_is_broken_before_its_cause_is_known(tmp_path, cause, text, verdict):

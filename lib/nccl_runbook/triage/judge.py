@@ -165,23 +165,29 @@ def _raised(evidence: Sequence[LogLine], logs: Logs) -> tuple[str, LogLine | Non
 
 
 def _not_done(remedy: Rows, logs: Logs) -> Rows:
-    """The rows without the settings that a job printed as set."""
-    done = {
-        f"export {pair}"
-        for pair, message in logs.seen.items()
-        if "=" in pair and message.lines[0].file != CONTEXT
-    }
-    left = tuple(
-        (who, text, tuple(line for line in lines if line not in done)) for who, text, lines in remedy
+    """The rows without the settings that a job printed as set; one that two ranks print differently stays."""
+    printed = [
+        pair for pair, message in logs.seen.items() if "=" in pair and message.lines[0].file != CONTEXT
+    ]
+    names = [pair.partition("=")[0] for pair in printed]
+    done = {f"export {pair}" for pair, name in zip(printed, names) if names.count(name) == 1}
+    kept = tuple(
+        (who, text, tuple(line for line in lines if line not in done))
+        for who, text, lines in remedy
+        if not lines or not done.issuperset(lines)
     )
-    kept = tuple(row for row, (_, _, lines) in zip(left, remedy) if row[2] or not lines)
-    already_set = (
-        "you",
-        "The log already contains the usual setting. Check that the failed ranks have this setting. "
-        "If they do, the setting does not help here.",
-        (),
+    return (
+        kept
+        if kept or not remedy
+        else (
+            (
+                "you",
+                "The log already contains the usual setting. Check that the failed ranks have this setting. "
+                "If they do, the setting does not help here.",
+                (),
+            ),
+        )
     )
-    return kept if kept or not remedy else (already_set,)
 
 
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:

@@ -224,5 +224,5 @@ def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
 # --- where the fault is
 
 
-# kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
+# kinds whose fault was planted or met on GPUs (tests/evidence.jsonl): NCCL 2.28.9, 4 H200
 SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})
