@@ -39,7 +39,7 @@ MOST_UNFOLLOWED = 11  # files in which mypy does not follow what rules out a Gap
 VAGUE, MOST_VAGUE = {"told", "found", "seen", "said"}, 6  # bound so often; what is left are fields that records hold
 # Subjects that came after that goal was set, each with a bound of its own.
 LATER = {"against": 247, "case/good_run.py": 30, "edges": 127, "ranks/edges.py": 59, "hosts": 923, "cli/hosts": 131, "sync/pays": 212, "plan/later": 142,
-         "cli/watch": 38, "step_hosts.py": 19, "look/progress.py": 25, "ranks/reshard": 176, "sync/reshard": 11, "sync/arrived": 133,
+         "cli/watch": 38, "step_hosts.py": 19, "look/progress.py": 25, "ranks/reshard": 176, "ranks/delta": 99, "sync/delta": 3, "sync/reshard": 11, "sync/arrived": 133,
          "hang/live/launched": 14, "hang/live/faults/judge_together.py": 49, "messages/judge_silent.py": 6, "logs/encoding.py": 10,
          "scripts/accelerate.py": 9, "scripts/counts.py": 58, "scripts/manifests.py": 41, "environment/settings/judge_launch.py": 7,
          "report/beside.py": 11, "report/bundle.py": 64, "cli/bundle": 15, "gym": 698, "cli/dev": 51, "cockpit/gym.py": 32, "cockpit/looks.py": 18, "core/secret_lines.py": 31,
@@ -50,7 +50,7 @@ NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", 
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
 # a rank file may import another that is sent along with it
-BESIDE = {"check", "sync_bytes", "sync_clock", "sync_disk", "sync_pieces", "sync_reshard", "sync_shapes", "sync_tensors", "sync_ways", "fast_disk"}
+BESIDE = {"check", "sync_bytes", "sync_clock", "sync_delta", "sync_disk", "sync_pieces", "sync_reshard", "sync_shapes", "sync_tensors", "sync_ways", "fast_disk"}
 
 
 def sources(room: str = "") -> list[Path]:
