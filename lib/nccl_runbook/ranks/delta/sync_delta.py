@@ -91,7 +91,7 @@ def move(sync, clock):
     changes, sent = [], 0
     try:
         for bucket in sync.buckets:
-            here = found(sync, clock, bucket) if sync.rank == 0 else []
+            here = changed(sync, clock, bucket) if sync.rank == 0 else []
             with clock.host("control" if sync.rank == 0 else "wait"):
                 about = sync_ways.tell(
                     sync, [[len(places), check_sum(places, values)] for places, values in here]
@@ -111,7 +111,7 @@ def move(sync, clock):
             apply(sync, i, places, values)
 
 
-def found(sync, clock, bucket):
+def changed(sync, clock, bucket):
     """(places, values) of what changed in each tensor of a bucket, on the CPU. The trainer counts them as
     sent. RuntimeError for a tensor whose places need more than PLACE_BYTES."""
     changes = []
