@@ -122,7 +122,7 @@ def test_a_tensor_without_a_byte_travels_with_the_others(engine):
 
 def test_the_list_of_methods_is_that_of_the_rank():
     """Each has code of its own, but for nccl-one-gpu, which is nccl-flat in another environment."""
-    assert sorted(METHODS) == sorted(["nccl-one-gpu", *sync_ways.METHODS, *weight_sync.sync_reshard.METHODS])
+    assert sorted(METHODS) == sorted(["nccl-one-gpu", *sync_ways.METHODS, *weight_sync.sync_reshard.METHODS, *weight_sync.sync_delta.METHODS])
 
 
 def test_stale_swapped_and_shifted_bytes_show_in_every_tensor_and_no_others(monkeypatch):

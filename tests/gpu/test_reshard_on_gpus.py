@@ -45,6 +45,12 @@ def test_qwen25_32b_to_an_engine_of_two_ranks(on_gpus):
     assert [(a.outcome, a.compared) for a in runs.run] == [("all compared, all correct", 12)] * 2
 
 
+def test_a_delta_brings_what_changed(on_gpus):
+    runs = measured(on_gpus, SEVEN, [0, 1], "gloo-delta")
+    assert [(a.method, a.outcome, a.compared) for a in runs.run] == [(m, "all compared, all correct", 6) for m in ("gloo-delta", "gloo-flat")]
+    assert "weight-sync-delta" in [f.id for f in weight_sync.judge(runs, placement.place([0, 1]))]
+
+
 def test_wrong_bytes_on_one_gpu_leave_the_old_weights_on_both(on_gpus):
     spec = models.find("Qwen/Qwen2.5-0.5B")
     argv = ["--method", "nccl-reshard", "--spec", json.dumps(spec), "--repeats", "2", "--fault", "corrupt@1"]

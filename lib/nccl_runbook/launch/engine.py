@@ -33,6 +33,7 @@ _BESIDE = {
         "nccl_runbook/ranks/check.py",
         *(f"nccl_runbook/ranks/sync_{n}.py" for n in ("bytes", "clock", "disk", "shapes", "tensors", "ways")),
         *(f"nccl_runbook/ranks/reshard/sync_{n}.py" for n in ("pieces", "reshard")),
+        "nccl_runbook/ranks/delta/sync_delta.py",
         "fast_disk.py",
     )
 }

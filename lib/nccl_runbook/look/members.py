@@ -14,6 +14,8 @@ MORE = (
     "placement.py",
     "report/__init__.py",
     "report/markup.py",
+    "sync/delta/__init__.py",
+    "sync/delta/facts.py",
     "sync/methods.py",
     "sync/reshard/__init__.py",
     "sync/reshard/facts.py",

@@ -85,12 +85,16 @@ class Pattern:
             )
         for place, words, base, number in itertools.compress(self.pieces, flags.tolist()):
             at = place + (words != base + self.added(number, repeat)).nonzero().flatten()
-            tensors, counts = torch.unique(
-                torch.bucketize(at, self.bounds, right=True) - 1, return_counts=True
-            )
-            for index, count in zip(tensors.tolist(), counts.tolist()):
-                words_by_tensor[index] = words_by_tensor.get(index, 0) + count
+            self.count(at, words_by_tensor)
         return words_by_tensor
+
+    def count(self, places, words_by_tensor):
+        """Add these places (of 16-bit words, in the whole) to the words of the tensor that each lies in."""
+        tensors, counts = torch.unique(
+            torch.bucketize(places, self.bounds, right=True) - 1, return_counts=True
+        )
+        for index, count in zip(tensors.tolist(), counts.tolist()):
+            words_by_tensor[index] = words_by_tensor.get(index, 0) + count
 
     @staticmethod
     def added(number, repeat):

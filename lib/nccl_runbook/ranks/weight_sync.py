@@ -26,22 +26,27 @@ import torch.distributed as dist
 # fast_disk.py lies beside this file where the engine sent both, else in lib/; that folder may hold another
 # interpreter's packages
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "reshard"), os.path.dirname(os.path.dirname(HERE))]
+sys.path[:0] = [
+    HERE,
+    *(os.path.join(HERE, room) for room in ("delta", "reshard")),
+    os.path.dirname(os.path.dirname(HERE)),
+]
 import check  # noqa: E402
 import fast_disk  # noqa: E402
 import sync_bytes  # noqa: E402
 import sync_clock  # noqa: E402
+import sync_delta  # noqa: E402
 import sync_reshard  # noqa: E402
 import sync_tensors  # noqa: E402
 import sync_ways  # noqa: E402
 
-del sys.path[:3]
+del sys.path[:4]
 
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
 SMALL = 16  # a part of every tensor, for t = N a + B / b from two sizes
 
 
-WAYS = {**sync_ways.METHODS, **sync_reshard.METHODS}
+WAYS = {**sync_ways.METHODS, **sync_delta.METHODS, **sync_reshard.METHODS}
 OPTIONS = {
     "--method": {"required": True, "choices": WAYS},
     "--spec": {
@@ -217,6 +222,13 @@ class Resharding(sync_reshard.Reshard, Sync):
     """A sync from several trainer ranks."""
 
 
+class Changes(sync_delta.Delta, Sync):
+    """A sync that sends what changed."""
+
+
+KINDS = {**dict.fromkeys(sync_delta.METHODS, Changes), **dict.fromkeys(sync_reshard.METHODS, Resharding)}
+
+
 def fsync(path):
     """Seconds that the disk takes to store what the sync left in the page cache; savers of frameworks do not
     wait for it."""
@@ -235,8 +247,7 @@ def main():
         device = check.pick_device(args.devices, local_rank, args.cpu)
         check.emit("hello", **check.identity(device))
         check.join("gloo", args.timeout, rank, size)
-        kind = Resharding if args.method in sync_reshard.METHODS else Sync
-        code = 0 if kind(args, rank, size, device).run() else WRONG_BYTES
+        code = 0 if KINDS.get(args.method, Sync)(args, rank, size, device).run() else WRONG_BYTES
     except fast_disk.NotEnough as error:
         check.emit("not-enough", what=error.what, needed=error.needed, free=error.free)
         code = NOT_ENOUGH

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.sync.reshard.facts import resharded
+from nccl_runbook.sync.delta.facts import alike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +170,7 @@ class SyncRuns:
         """Among methods whose name begins so, the one that passed with the least steady time; None if none
         passed."""
         return min(
-            (a for a in self.run if a.method.startswith(prefix) and a.passed and not resharded(a.method)),
+            (a for a in self.run if a.method.startswith(prefix) and a.passed and alike(a.method)),
             key=lambda a: a.steady_s or 0.0,
             default=None,
         )

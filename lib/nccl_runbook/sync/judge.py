@@ -10,6 +10,7 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.messages.printed.recognise import SHARED_GPU
 from nccl_runbook.placement import Placement
+from nccl_runbook.sync.delta.facts import DELTA, alike
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, SyncArm, SyncRuns
 from nccl_runbook.sync.judge_failures import _source, gb, of_one, recognised
 from nccl_runbook.sync.methods import METHODS
@@ -52,7 +53,7 @@ def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
 
 def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
     """A rate above that of any link means that the timer surrounds an asynchronous call; None otherwise."""
-    if not arm.syncs or not runs.size_bytes:
+    if not arm.syncs or not runs.size_bytes or arm.method.startswith(DELTA):
         return None
     seconds = min(s.seconds for s in arm.syncs)
     name = next((n for n in runs.gpu_names if n), "")
@@ -177,7 +178,7 @@ def choice(runs: SyncRuns) -> Finding | None:
     ]
     if not fit:
         return None
-    seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed and not resharded(a.method)}
+    seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed and alike(a.method)}
     quickest = min(seconds, key=lambda m: seconds[m])
     other = (
         f"; {quickest} was faster, {seconds[quickest]:.4f} s"

@@ -2,6 +2,7 @@
 bytes, disk that they travel by file, shm that the file lies in /dev/shm. ranks/sync_ways.py has the code of
 each method under the same name."""
 
+from nccl_runbook.sync.delta.facts import DELTA
 from nccl_runbook.sync.reshard.facts import RESHARDED
 
 # in the order in which they run; what takes longest comes last. nccl-one-gpu is nccl-flat with two ranks on
@@ -19,6 +20,7 @@ METHODS = (
     "fast-disk-shm",
     "gloo-flat",
     "gloo-per-tensor",
+    DELTA,
     "disk-shm",
     "disk",
     *RESHARDED,

@@ -1,7 +1,8 @@
-"""The methods with several trainer ranks, as ranks/reshard/sync_reshard.py knows them."""
+"""The methods with several trainer ranks, as ranks/reshard/sync_reshard.py knows them, and what each method
+is compared with."""
 
-CONTROLS = {"nccl-reshard": "nccl-gather", "gloo-reshard": "gloo-gather"}
-RESHARDED = (*CONTROLS, *CONTROLS.values())
+RESHARDED = ("nccl-reshard", "gloo-reshard", "nccl-gather", "gloo-gather")
+CONTROLS = {"nccl-reshard": "nccl-gather", "gloo-reshard": "gloo-gather", "gloo-delta": "gloo-flat"}
 
 
 def resharded(method: str) -> bool:
@@ -11,5 +12,5 @@ def resharded(method: str) -> bool:
 
 def control(method: str) -> str:
     """The method to compare with; the method itself if it has no control."""
-    name, at, trainers = method.partition("@")
-    return f"{CONTROLS.get(name, name)}{at}{trainers}"
+    name, at, rest = method.partition("@")
+    return f"{CONTROLS.get(name, name)}{at}{rest}"

@@ -1,8 +1,9 @@
-"""Is it faster to send the shards straight to the engine ranks than to gather and broadcast them?"""
+"""Is it faster to send the shards straight to the engine ranks than to gather and broadcast them, and what
+changed than everything?"""
 
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.sync.facts import SyncRuns
-from nccl_runbook.sync.reshard.facts import CONTROLS, control
+from nccl_runbook.sync.reshard.facts import CONTROLS, control, resharded
 
 
 def against_control(runs: SyncRuns) -> list[Finding]:
@@ -12,7 +13,7 @@ def against_control(runs: SyncRuns) -> list[Finding]:
     by = {arm.method: arm.by for arm in runs.run}
     return [
         Finding(
-            "weight-sync-reshard",
+            "weight-sync-reshard" if resharded(method) else "weight-sync-delta",
             Severity.NOTE,
             f"{method} took {mine.seconds / other.seconds:.2f} of the time of {control(method)}: "
             f"{mine.seconds:.4f} s against {other.seconds:.4f} s ({by[method]})",

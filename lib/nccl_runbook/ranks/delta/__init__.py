@@ -1,0 +1,1 @@
+"""Only the values that changed since the last sync."""

@@ -1,0 +1,1 @@
+"""Everything once, then what changed."""
