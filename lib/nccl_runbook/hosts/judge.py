@@ -73,11 +73,13 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
         kind = rule.get("name") or re.sub(r"\[\d+\]", "[*]", path)
         key = (kind, _severity(path, rule, hosts, by_value), tuple((v, tuple(h)) for v, h in ranked))
         by_values.setdefault(key, []).append(path)
-    made = [
-        Difference(kind, paths, {value: list(names) for value, names in ranked}, how)
-        for (kind, how, ranked), paths in by_values.items()
-    ]
-    return sorted(made, key=lambda d: (d.severity != "warn", len(d.odd), d.name, d.paths))
+    return sorted(
+        (
+            Difference(kind, paths, {value: list(names) for value, names in ranked}, how)
+            for (kind, how, ranked), paths in by_values.items()
+        ),
+        key=lambda d: (d.severity != "warn", len(d.odd), d.name, d.paths),
+    )
 
 
 def _usual_counts(hosts: Sequence[HostFacts]) -> dict[str, str | Gap]:
