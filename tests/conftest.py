@@ -41,7 +41,7 @@ def own_engine(tmp_path):
         yield running
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def no_warm_cli_is_left():
     yield
     warm_cli.end()

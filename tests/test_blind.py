@@ -20,6 +20,7 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.redact import Redactor
 from processes import ROOT
+from warm_cli import read_cli
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_exclusive_mode_is_named_from_a_record(tmp_path: Path) -> None:
     held = change_gpu(machine(), 2, compute_mode="exclusive-process", owners=[owner()])
     record = records.Record(step="01-gpu-visibility", started="2026-01-01T00:00:00Z", facts={"gpus": to_json(held)})
     records.save(record, tmp_path / "01-gpu-visibility.json", Redactor({}))
-    ended = run_cli("run", "--record", tmp_path / "01-gpu-visibility.json", "--out", tmp_path / "run", "--json", cwd=ROOT)
+    ended = read_cli("run", "--record", tmp_path / "01-gpu-visibility.json", "--out", tmp_path / "run", "--json", cwd=ROOT)
     found = json.loads(ended.stdout)["causes"]
     assert ended.returncode == 3 and [c["id"] for c in found] == ["gpu-exclusive-mode"], (ended.stderr, found)
     assert found[0]["remedy"] and "pid 4711" in json.dumps(found[0])

@@ -17,6 +17,7 @@ import pytest
 from book_samples import CLI, run_cli, with_library
 from nccl_runbook.look.progress import Progress
 from processes import ROOT
+from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())
 QUICK = ("--after", "4s", "--every", "0.5", "--gap", "1.6")
@@ -51,7 +52,7 @@ def test_a_job_that_hangs_is_looked_at_and_leaves_its_page(tmp_path: Path) -> No
     assert (code, document["verdict"], document["jobs"][0]["kind"]) == (3, "broken", truth["kind"])
     assert [c["rank"] for c in document["jobs"][0]["culprits"]] == truth["culprits"]
     assert "NCCL Runbook</title>" in (tmp_path / "hang.html").read_text()
-    joined = json.loads(run_cli("look", "--record", tmp_path / "node1.json", "--json").stdout)
+    joined = json.loads(read_cli("look", "--record", tmp_path / "node1.json", "--json").stdout)
     assert [c["rank"] for c in joined["jobs"][0]["culprits"]] == truth["culprits"]
 
 
@@ -116,5 +117,5 @@ def test_a_job_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path, job: 
 
 @pytest.mark.parametrize("words", [("--after", "soon"), ("--wait", "soon"), ("--after", "0"), ("--every", "0"), ("--pid", "999999999"), ("--html", "nowhere/hang.html"), ("--save", "nowhere/x.json")])
 def test_wrong_usage_is_one_sentence(words: tuple[str, ...], tmp_path: Path) -> None:
-    ended = run_cli("watch", "--html", str(tmp_path / "hang.html"), *words)
+    ended = read_cli("watch", "--html", str(tmp_path / "hang.html"), *words)
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
