@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import test_structure as house
-from book_samples import with_library
+from book_samples import run_cli, with_library
 from fake_nvml import fake_nvml
 from live_worlds import free_port
 from nccl_runbook.core import records
@@ -126,8 +126,8 @@ def without_measures(value: object) -> object:
 
 def test_it_is_judged_as_if_the_notebooks_had_run_there(seen: tuple[Path, str], tmp_path: Path) -> None:
     env = {**with_library(), "PATH": "/usr/bin:/bin"}
-    there = read_cli("run", "--record", seen[0], "--out", tmp_path / "there", env=env, timeout=240)
-    here = read_cli("run", "--python", sys.executable, "--step", *STEPS, "--out", tmp_path / "here", env=env, timeout=240)
+    there = run_cli("run", "--record", seen[0], "--out", tmp_path / "there", env=env, timeout=240)
+    here = run_cli("run", "--python", sys.executable, "--step", *STEPS, "--out", tmp_path / "here", env=env, timeout=240)
     assert there.returncode == here.returncode, there.stdout + there.stderr + here.stdout
     for step in STEPS:
         ours, theirs = (records.load(tmp_path / where / f"{step}.json") for where in ("here", "there"))
