@@ -27,6 +27,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started with "&" in a s
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that at the end no worker waits for one."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     """One for the tests of a file: its warm process imports torch once."""
@@ -41,7 +47,7 @@ def own_engine(tmp_path):
         yield running
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def no_warm_cli_is_left():
     yield
     warm_cli.end()

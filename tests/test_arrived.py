@@ -5,18 +5,17 @@ import importlib.util
 import itertools
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from book_samples import CLI, with_library
 from hypothesis import given, strategies as st
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.sync.arrived import digest, read
 from nccl_runbook.sync.arrived.judge import judge
 from nccl_runbook.sync.arrived.table import arrival_table
 from processes import ROOT
+from warm_cli import read_cli
 
 HIDDEN, QUERY, KEY, INNER, EXPERTS, VOCAB = 8, 8, 4, 12, 3, 20
 LAYER = {"self_attn.q_proj.weight": (QUERY, HIDDEN), "self_attn.k_proj.weight": (KEY, HIDDEN), "self_attn.v_proj.weight": (KEY, HIDDEN),
@@ -194,7 +193,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused_in_one_sentence(tmp_path_fa
 
 
 def arrived(*arguments):
-    return subprocess.run([*CLI, "sync", "--arrived", *map(str, arguments)], env=with_library(), capture_output=True, text=True, timeout=100)
+    return read_cli("sync", "--arrived", *arguments)
 
 
 def test_the_command_ends_with_0_3_or_2(tmp_path):

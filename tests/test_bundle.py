@@ -9,8 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from book_samples import run_cli
 from nccl_runbook.report.bundle import FORMS, LOG_BYTES, ends
+from warm_cli import read_cli
 
 DATA = Path(__file__).parent / "data"
 SECRETS = [shape.strip("\n") for shape in (DATA / "secrets.txt").read_text().split("\n---\n")]
@@ -43,7 +43,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def test_nothing_is_written_before_it_was_read(run_dir: Path, tmp_path: Path) -> None:
-    ended = run_cli("bundle", run_dir, tmp_path / "canaryhost07.out", "--out", tmp_path / "b.zip")
+    ended = read_cli("bundle", run_dir, tmp_path / "canaryhost07.out", "--out", tmp_path / "b.zip")
     assert ended.returncode == 0 and not (tmp_path / "b.zip").exists()
     listed = set(re.findall(r"(?m)^ *[\d,]+  (\S+)$", ended.stdout))
     assert {"index.html", "verdict.json", "03-fewer-gpus.json", *(f"issues/{name}.md" for name in FORMS)} < listed
@@ -51,7 +51,7 @@ def test_nothing_is_written_before_it_was_read(run_dir: Path, tmp_path: Path) ->
 
 
 def test_no_canary_is_in_the_archive(run_dir: Path, tmp_path: Path) -> None:
-    ended = run_cli("bundle", run_dir, tmp_path / "canaryhost07.out", "--out", tmp_path / "b.zip", "--yes")
+    ended = read_cli("bundle", run_dir, tmp_path / "canaryhost07.out", "--out", tmp_path / "b.zip", "--yes")
     assert ended.returncode == 0 and not CANARY.search(ended.stdout + ended.stderr)
     with zipfile.ZipFile(tmp_path / "b.zip") as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist()}
@@ -63,7 +63,7 @@ def test_no_canary_is_in_the_archive(run_dir: Path, tmp_path: Path) -> None:
 
 
 def test_an_issue_form_is_filled(run_dir: Path, tmp_path: Path) -> None:
-    run_cli("bundle", run_dir, "--out", tmp_path / "b.zip", "--yes")
+    read_cli("bundle", run_dir, "--out", tmp_path / "b.zip", "--yes")
     with zipfile.ZipFile(tmp_path / "b.zip") as archive:
         text = archive.read("issues/NVIDIA-nccl.md").decode()
     assert re.findall("(?m)^### (.+)", text) == list(FORMS["NVIDIA-nccl"])
@@ -77,7 +77,7 @@ def test_wrong_input_is_refused(run_dir: Path, tmp_path: Path, words: tuple[str,
     (tmp_path / "empty").mkdir()
     (tmp_path / "there.txt").write_text("mine")
     places = {"EMPTY": str(tmp_path / "empty"), "RUN": str(run_dir), "THERE": str(tmp_path / "there.txt")}
-    ended = run_cli("bundle", *(re.sub("EMPTY|RUN|THERE", lambda m: places[m[0]], word) for word in words))
+    ended = read_cli("bundle", *(re.sub("EMPTY|RUN|THERE", lambda m: places[m[0]], word) for word in words))
     assert ended.returncode == 2 and says in ended.stderr and ended.stderr.count("\n") == 1 and ended.stdout == ""
     assert (tmp_path / "there.txt").read_text() == "mine"
 
@@ -97,7 +97,7 @@ def test_a_long_log_keeps_its_first_and_its_last_lines_whole(tmp_path: Path, lin
 def test_a_log_in_two_byte_characters_and_a_name_without_letters_are_no_way_around(run_dir: Path, tmp_path: Path) -> None:
     log = os.fsencode(tmp_path) + b"/job-\xff.log"
     Path(os.fsdecode(log)).write_bytes("export HF_TOKEN=hf_canaryAbCdEfGhIjKl0123456789abcdef\n".encode("utf-16"))
-    ended = run_cli("bundle", run_dir, os.fsdecode(log), "--out", tmp_path / "b.zip", "--yes")
+    ended = read_cli("bundle", run_dir, os.fsdecode(log), "--out", tmp_path / "b.zip", "--yes")
     assert ended.returncode == 0
     with zipfile.ZipFile(tmp_path / "b.zip") as archive:
         assert not any(CANARY.search(archive.read(name).replace(b"\0", b"").decode()) for name in archive.namelist() if name.startswith("job/"))

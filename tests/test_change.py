@@ -4,7 +4,6 @@ from __future__ import annotations
 import difflib
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.change import changed, diff_of
 from nccl_runbook.environment.read_file import assigned
 from test_env import FORMS, ROOT
+from warm_cli import read_cli
 
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=2
@@ -37,8 +37,7 @@ def edits(old: str, new: str) -> list[str]:
 
 
 def run(*arguments: str | Path) -> str:
-    return subprocess.run([sys.executable, "-m", "nccl_runbook", *map(str, arguments)], capture_output=True, text=True, timeout=60,
-                          cwd=ROOT / "lib").stdout
+    return read_cli(*arguments).stdout
 
 
 def finding(name: str, *lines: str) -> Finding:

@@ -58,7 +58,7 @@ def refused(book: Path, *arguments: str | Path) -> str:
 
 
 def test_a_healthy_run_ends_0_and_its_last_line_names_the_page(book: Path, tmp_path: Path) -> None:
-    ended = run_cli("run", "--notebooks", book, *HERE)
+    ended = read_cli("run", "--notebooks", book, *HERE)
     assert (ended.returncode, ended.stderr) == (0, "")
     *steps, _, sentence, last = ended.stdout.splitlines()
     assert sentence == read(VerdictDocument, (tmp_path / "outputs/latest/verdict.json").read_bytes()).sentence
@@ -70,7 +70,7 @@ def test_a_healthy_run_ends_0_and_its_last_line_names_the_page(book: Path, tmp_p
 
 
 def test_json_is_alone_on_standard_output(book: Path, tmp_path: Path) -> None:
-    ended = run_cli("run", "--notebooks", book, *HERE, "--step", "03-fewer-gpus", "--json")
+    ended = read_cli("run", "--notebooks", book, *HERE, "--step", "03-fewer-gpus", "--json")
     document = read(VerdictDocument, ended.stdout.encode())
     assert [s.notebook for s in document.steps] == ["03-fewer-gpus"] and document.run.asked == ["03-fewer-gpus"]
     assert json.loads(ended.stdout)["run"] == json.loads((tmp_path / "outputs/latest/verdict.json").read_text())["run"]
@@ -80,7 +80,7 @@ def test_json_is_alone_on_standard_output(book: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("arguments", "code"), [([], 4), (["--fail-on", "broken"], 0)])  # all of them: test_verdict
 def test_fail_on(arguments: list[str], code: int, tmp_path: Path) -> None:
     book = make_book(tmp_path / "notebooks", n01_bad="1 + 1")
-    assert run_cli("run", "--notebooks", book, *HERE, *arguments).returncode == code
+    assert read_cli("run", "--notebooks", book, *HERE, *arguments).returncode == code
 
 
 def test_a_value_that_a_notebook_refuses_is_wrong_usage_and_no_other_error_is(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_value_that_a_notebook_refuses_is_wrong_usage_and_no_other_error_is(tm
         notebook = nbformat.read(path, 4)
         notebook.cells[0].source += '\nscript: str = ""'
         nbformat.write(notebook, path)
-    ended = run_cli("run", "--notebooks", book, *HERE, "-p", "script", "frob")
+    ended = read_cli("run", "--notebooks", book, *HERE, "-p", "script", "frob")
     assert (ended.returncode, ended.stderr) == (2, "nccl-runbook: no 'frob'\n")
     assert [line[:5] for line in ended.stdout.splitlines()] == ["[1/4]", "[2/4]", "[3/4]"] and (tmp_path / "outputs/latest/index.html").exists()
 
@@ -258,10 +258,10 @@ def test_a_page_replaces_nothing_that_is_not_one(command: str, page: str, tmp_pa
     (tmp_path / "link").symlink_to(log)
     (tmp_path / "folder").mkdir()
     given = page if page == "-" else tmp_path / page
-    ended = run_cli(command, log, "--html", given)
+    ended = read_cli(command, log, "--html", given)
     assert ended.returncode == 2 and not ended.stdout and str(given) in ended.stderr and log.read_text() == "export NCCL_DEBUG=INFO\n"
     for _ in range(2):  # a page of ours is replaced
-        assert run_cli(command, log, "--html", tmp_path / "page.html").returncode != 2
+        assert read_cli(command, log, "--html", tmp_path / "page.html").returncode != 2
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
@@ -486,12 +486,12 @@ def test_without_a_folder_for_temporary_files_it_says_so(command):
 
 
 def test_too_many_rounds_are_wrong_usage():
-    ended = run_cli("ab", ".", "A=1", "--rounds", "99999999999", "--budget", "3s", "--", "true")
+    ended = read_cli("ab", ".", "A=1", "--rounds", "99999999999", "--budget", "3s", "--", "true")
     assert ended.returncode == 2 and "1000" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_a_program_that_may_not_be_executed_is_told_from_one_that_is_not_there(tmp_path):
     (tmp_path / "job.sh").write_text("exit 0\n")
-    said = [run_cli("reduce", "--axis", "n=1", "--out", tmp_path / "out", "--", tmp_path / name).stderr for name in ("job.sh", "none.sh")]
+    said = [read_cli("reduce", "--axis", "n=1", "--out", tmp_path / "out", "--", tmp_path / name).stderr for name in ("job.sh", "none.sh")]
     assert str(tmp_path / "job.sh") in said[0] and str(tmp_path / "none.sh") in said[1]
     assert said[0] != said[1].replace("none.sh", "job.sh"), "each has its own reason"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from book_samples import run_cli, with_library
+from book_samples import with_library
 from hypothesis import given, strategies as st
 from nccl_runbook.case.given import sort
 from nccl_runbook.case.judge import READING, cheapest, following, left
@@ -197,7 +197,7 @@ def test_an_archive_is_read_as_its_folder(tmp_path):
 
 def test_a_record_is_judged_with_the_rest(tmp_path):
     (tmp_path / "a.log").write_text(OOM + "\n")
-    run = run_cli("run", "--step", "07-logs", "--log", tmp_path / "a.log", "--out", tmp_path / "run")
+    run = read_cli("run", "--step", "07-logs", "--log", tmp_path / "a.log", "--out", tmp_path / "run")
     assert run.returncode in (3, 4)
     document = diagnose(tmp_path / "run" / "07-logs.json")
     assert document["lead"]["cause"] == "gpu-memory-exhausted" and document["brought"]["records"]
@@ -221,7 +221,7 @@ def test_wrong_input_is_one_sentence(wrong, tmp_path):
 
 
 def test_the_page_says_the_sentence_of_the_terminal(tmp_path):
-    done = run_cli("diagnose", DATA / "hang" / "skip", "--html", tmp_path / "page.html")
+    done = read_cli("diagnose", DATA / "hang" / "skip", "--html", tmp_path / "page.html")
     import html
 
     assert html.escape(done.stdout.splitlines()[0].rstrip("."), quote=False) in (tmp_path / "page.html").read_text().replace("&#39;", "'")
@@ -321,7 +321,7 @@ def test_a_symptom_orders_the_steps_and_leaves_none_out():
 
 def test_dumps_that_name_the_rank_end_a_run(tmp_path):
     """Reading decides; nothing is started on a GPU."""
-    done = run_cli("run", "--log", DATA / "hang" / "skip", "--out", tmp_path / "run", "--json")
+    done = read_cli("run", "--log", DATA / "hang" / "skip", "--out", tmp_path / "run", "--json")
     document = json.loads(done.stdout)
     assert done.returncode == 3 and document["verdict"] == "broken"
     tested = {s["notebook"]: s["status"] for s in document["steps"]}
@@ -354,7 +354,7 @@ def test_a_process_that_is_no_rank_is_not_counted_as_one():
 
 def test_the_frames_of_a_c_plus_plus_trace_are_no_error_lines(tmp_path):
     (tmp_path / "job.log").write_text("[rank0]: frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f in /l/libc10.so)\nfatal error: strange\n")
-    told = json.loads(run_cli("triage", str(tmp_path / "job.log"), "--json").stdout)
+    told = json.loads(read_cli("triage", str(tmp_path / "job.log"), "--json").stdout)
     assert [line["text"] for line in told["unknown_lines"]] == ["fatal error: strange"]
 
 
@@ -491,7 +491,7 @@ def test_an_allocation_of_an_older_tag_is_one():
     (("plan", "rollout.log", "--gpus", "2"), "there is no file rollout.log"), (("plan", "fsdp.json", "--gpus", "2"), "there is no file fsdp.json")])
 def test_what_was_typed_wrong_is_named_in_one_sentence(arguments, words, tmp_path):
     (tmp_path / "job.log").write_text(OOM + "\n")
-    done = run_cli(*arguments, cwd=tmp_path)
+    done = read_cli(*arguments, cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == "" and len(done.stderr.splitlines()) == 1 and words in done.stderr, done
 
 

@@ -23,6 +23,7 @@ from nccl_runbook.environment.judge import RESTS_ON, judge
 from nccl_runbook.environment.read_file import acs_redirects, is_kept, parse, read
 from nccl_runbook.logs import file
 from processes import command_s
+from warm_cli import read_cli
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary9f3a71c2e5"
@@ -31,8 +32,10 @@ CLEAN = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(R
 
 
 def run(*arguments: str, env: dict[str, str] | None = None, given: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "nccl_runbook", "env", *arguments], capture_output=True, text=True, timeout=60,
-                          env={**CLEAN, **(env or {})}, input=given)
+    variables = {**CLEAN, **(env or {})}
+    if not given:
+        return read_cli("env", *arguments, env=variables)
+    return subprocess.run([sys.executable, "-m", "nccl_runbook", "env", *arguments], capture_output=True, text=True, timeout=60, env=variables, input=given)
 
 
 def findings(*arguments: str, **more) -> dict[str, dict]:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from book_samples import run_cli
 from nccl_runbook.cockpit import arguments
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
@@ -14,6 +13,7 @@ from nccl_runbook.launch.running import STATE, Running
 from nccl_runbook.search.halving import halve
 from nccl_runbook.worlds import ask, ask_arms
 from processes import ROOT
+from warm_cli import read_cli
 
 grid = pytest.importorskip("nccl_runbook.cockpit.grid", reason="ipywidgets is not installed")
 
@@ -103,5 +103,5 @@ def test_one_arm_runs_alone_beside_the_control(engine):
 def test_an_unknown_arm_is_wrong_usage(engine):
     with pytest.raises(ValueError, match="P2P off"):
         ask_arms.collect(engine, [None, None], 60, halve, "P2P of")
-    done = run_cli("run", "--step", "04-transports", "-p", "only", "P2P of")
+    done = read_cli("run", "--step", "04-transports", "-p", "only", "P2P of")
     assert done.returncode == 2 and "P2P off" in done.stderr

@@ -13,7 +13,7 @@ from typing import Any
 
 import papermill
 import pytest
-from book_samples import run_cli
+from beside import begun
 from live_worlds import free_port
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.cli import dev
@@ -121,14 +121,14 @@ def test_every_job_is_something_that_a_rank_does_and_every_cause_is_in_the_table
 
 # --- the command
 
-def test_the_command_starts_a_job_that_hangs_and_one_that_works(tmp_path: Path) -> None:
-    ended = run_cli("dev", "gym", "--fault", "stopped", "--fault", "works-short", "--json", "--html", tmp_path / "gym.html", timeout=250)
-    document = json.loads(ended.stdout)
-    rows = {row["fault"]: row for row in document["faults"]}
-    assert ended.returncode == 0 and document["exit_code"] == 0, ended.stderr
-    assert {name: row["outcome"] for name, row in rows.items()} == {"stopped": "right", "works-short": "right"}
-    assert [a["door"] for a in rows["stopped"]["answer"]] == ["live"] and rows["stopped"]["answer"][0]["cause"] == "peer-stopped"
-    assert rows["stopped"]["expected"] == {"causes": ["peer-stopped"], "rank": 1} and "works-short" in (tmp_path / "gym.html").read_text()
+@pytest.fixture(scope="module", autouse=True)
+def two_jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """How the command ended on one job that hangs and one that works, and its page."""
+    def run() -> tuple[Any, str]:
+        page = tmp_path_factory.mktemp("two") / "gym.html"
+        return read_cli("dev", "gym", "--fault", "stopped", "--fault", "works-short", "--json", "--html", page, timeout=250), page.read_text()
+
+    yield from begun(request, test_the_command_starts_a_job_that_hangs_and_one_that_works.__name__, run)
 
 
 def test_jobs_on_gpus_are_listed_apart_and_refused_where_no_gpu_answers(tmp_path: Path) -> None:
@@ -199,3 +199,13 @@ def test_faults_and_false_alarms_are_counted_apart(outcomes: dict[str, str], cou
     faults = tuple(table.count(trials, word, True) for word in ("right", "undecided", "wrong"))
     assert (*faults, table.count(trials, "wrong", False)) == counts
     assert len(table.trials_table(trials).rows) == len(trials)
+
+
+def test_the_command_starts_a_job_that_hangs_and_one_that_works(two_jobs: Any) -> None:
+    ended, page = two_jobs.result()
+    document = json.loads(ended.stdout)
+    rows = {row["fault"]: row for row in document["faults"]}
+    assert ended.returncode == 0 and document["exit_code"] == 0, ended.stderr
+    assert {name: row["outcome"] for name, row in rows.items()} == {"stopped": "right", "works-short": "right"}
+    assert [a["door"] for a in rows["stopped"]["answer"]] == ["live"] and rows["stopped"]["answer"][0]["cause"] == "peer-stopped"
+    assert rows["stopped"]["expected"] == {"causes": ["peer-stopped"], "rank": 1} and "works-short" in page

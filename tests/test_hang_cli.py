@@ -22,7 +22,7 @@ import papermill
 import psutil
 import pytest
 from bench_hang import make
-from book_samples import run_cli, start_cli
+from book_samples import start_cli
 from hang_samples import Job
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core import records
@@ -42,7 +42,7 @@ KEYS = {"culprits", "victims", "kind", "collective", "frame", "cause", "status",
 
 @pytest.mark.parametrize("fault, code", [("none", 0), ("skip", 3), ("slow", 3), ("spin", 3)])
 def test_json_fits_its_schema_and_says_the_exit_code(fault, code):
-    done = run_cli("hang", str(DATA / fault), "--json")
+    done = read_cli("hang", str(DATA / fault), "--json")
     document = json.loads(done.stdout)
     jsonschema.validate(document, SCHEMA)
     assert set(document) >= KEYS and done.returncode == document["exit_code"] == code

@@ -16,7 +16,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from book_samples import run_cli
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import RankResult
 from nccl_runbook.hosts import (
@@ -32,6 +31,7 @@ from nccl_runbook.hosts.facts import HostFacts, Hosts, HostWorld, TcpPath
 from nccl_runbook.hosts.judge import differences
 from nccl_runbook.hosts.read import flat, read
 from slurm_hosts import SlurmHosts, wrong
+from warm_cli import read_cli
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = json.loads((ROOT / "lib" / "nccl_runbook" / "schemas" / "hosts.json").read_text())
@@ -52,7 +52,7 @@ def write_records(folder: Path, count: int, variables: int = 20, status: str = "
 
 
 def answer_of(*arguments: object) -> dict[str, Any]:
-    ended = run_cli(*arguments, "--json")
+    ended = read_cli(*arguments, "--json")
     document = json.loads(ended.stdout)
     jsonschema.validate(document, SCHEMA)
     assert ended.returncode == document["exit_code"]
@@ -93,7 +93,7 @@ def test_a_file_that_is_no_record_is_unknown_and_hides_nothing(tmp_path: Path) -
 
 
 def test_a_page_is_written_for_records_of_several_nodes(tmp_path: Path) -> None:
-    ended = run_cli("hosts", "--record", *write_records(tmp_path, 3, n1={"torch": "2.10.0"}), "--html", tmp_path / "page.html")
+    ended = read_cli("hosts", "--record", *write_records(tmp_path, 3, n1={"torch": "2.10.0"}), "--html", tmp_path / "page.html")
     assert ended.returncode == 3 and "n1" in (tmp_path / "page.html").read_text()
 
 
@@ -247,7 +247,7 @@ def test_an_agent_that_is_lost_before_the_facts_is_a_gap() -> None:
 @pytest.mark.parametrize("port, python", [("99999", "python3"), ("abc", "python3"), ("", "'x")])
 def test_a_port_or_a_prefix_that_is_none_is_wrong_usage(port: str, python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", port)
-    ended = run_cli("hosts", "--python", python)
+    ended = read_cli("hosts", "--python", python)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import jsonschema
 import pytest
 import slurm_hosts
-from book_samples import run_cli
 from hypothesis import given, strategies as st
 from nccl_runbook.book import UsageError
 from nccl_runbook.cli.hosts import carriers
 from nccl_runbook.hosts import ask
 from slurm_hosts import SlurmHosts, wrong
+from warm_cli import read_cli
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = json.loads((ROOT / "lib" / "nccl_runbook" / "schemas" / "hosts.json").read_text())
@@ -29,13 +29,13 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 @pytest.mark.parametrize("arguments", [("--over", "ssh x", "n1"), ("--", "-oProxyCommand=touch x"), ("--ray", "n1"), ("--job", "1", "n1"), ("n1", "--ray", "--job", "1"),
                                        ("n1;id",), ("n1 n2",), ("", )], ids=str)
 def test_what_names_no_hosts_is_wrong_usage(arguments: tuple[str, ...]) -> None:
-    assert run_cli("hosts", *arguments).returncode == 2
+    assert read_cli("hosts", *arguments).returncode == 2
 
 
 def test_a_cluster_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     """As an interpreter without Ray, and one that does not exist."""
     for python in (sys.executable, str(tmp_path / "none")):
-        ended = run_cli("hosts", "--ray", "--python", python)
+        ended = read_cli("hosts", "--ray", "--python", python)
         assert ended.returncode == 2 and len(ended.stderr.strip().splitlines()) == 1
 
 
@@ -51,7 +51,7 @@ def test_a_host_stays_one_word_or_is_refused(name: str) -> None:
 def test_any_program_that_starts_others_carries_however_slowly() -> None:
     """Here a shell, on this machine under two names, that takes longer than an agent may be silent."""
     slow = f"sh -c 'sleep {ask.SILENT_S + 1}; exec \"$@\"' {{host}}"
-    ended = run_cli("hosts", "localhost", "127.0.0.1", "--over", slow, "--python", sys.executable, "--no-ranks", "--json")
+    ended = read_cli("hosts", "localhost", "127.0.0.1", "--over", slow, "--python", sys.executable, "--no-ranks", "--json")
     found = json.loads(ended.stdout)
     jsonschema.validate(found, SCHEMA)
     assert [(h["host"], h["why"]) for h in found["hosts"]] == [("localhost", ""), ("127.0.0.1", "")]

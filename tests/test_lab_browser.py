@@ -1,6 +1,6 @@
 """00-start in a real JupyterLab, driven by a real browser: paste, answer, run, watch, try a fix, cancel while ranks hang.
 
-One server and one page for all tests of this file, in this order."""
+One server and one page for all tests of this file. Each test has a form of its own: its cell runs again, in the same kernel."""
 
 import json
 import os
@@ -55,7 +55,8 @@ def lab(tmp_path_factory):
            "JUPYTER_PREFER_ENV_PATH": "1", "NCCL_RUNBOOK_RUN_DIR": str(folder / "session")}
     env.pop("NCCL_RUNBOOK_HEADLESS", None)
     command = [sys.executable, ROOT / ".ci" / "lab", "--no-browser", f"--ServerApp.port={free_port()}", "--ServerApp.port_retries=0",
-               f"--IdentityProvider.token={secrets.token_hex(16)}", "--LabApp.extension_manager=readonly"]
+               f"--IdentityProvider.token={secrets.token_hex(16)}", "--LabApp.extension_manager=readonly",
+               "--LabApp.expose_app_in_browser=True"]
     before = book()
     with (folder / "lab.log").open("wb") as log:
         process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=folder)
@@ -91,7 +92,7 @@ def _address(process: subprocess.Popen, log: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def page(lab):
+def opened(lab):
     """00-start in the browser; nobody has run a cell."""
     playwright = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
@@ -106,6 +107,38 @@ def page(lab):
         browser.close()
 
 
+# what the last test started has ended and is forgotten, and the form is as a new kernel shows it; saved, so that a reload shows this one
+CLEAN = """
+import time
+from nccl_runbook.cockpit import form
+if form._latest is not None and form._latest.at_work:
+    form._latest.cancel()
+    while form._latest.at_work:
+        time.sleep(0.05)
+form._latest = None
+"""
+AGAIN = """async code => {
+    const notebook = window.jupyterapp.shell.currentWidget;
+    await notebook.sessionContext.session.kernel.requestExecute({code, store_history: false}).done;
+    await window.jupyterapp.commands.execute('notebook:run-all-cells');
+    await notebook.context.save();
+    notebook.content.activeCellIndex = 0;
+    await notebook.content.scrollToItem(0);
+}"""
+_used: list[str] = []
+
+
+@pytest.fixture
+def page(opened, request):
+    """A clean form; the first test has the one that `make lab` opened."""
+    if _used:
+        opened.evaluate(AGAIN, CLEAN)
+        opened.wait_for_function("() => [...document.querySelectorAll('textarea')].filter(t => t.placeholder.startsWith('Paste a path')).length == 1")
+        assert field(opened).input_value() == ""
+    _used.append(request.node.name)
+    return opened
+
+
 def shot(page, name: str) -> None:
     if SHOTS:
         page.screenshot(path=f"{SHOTS}/{name}-{THEME.split()[-1].lower()}.png")
@@ -114,6 +147,11 @@ def shot(page, name: str) -> None:
 
 def field(page):
     return page.get_by_label("What do you have?", exact=True)
+
+
+def open_options(page) -> None:
+    page.get_by_text("Options: interpreter").click()
+    page.get_by_label("GPUs", exact=True).wait_for()
 
 
 def give(page, text: str, answer: str) -> float:
@@ -156,7 +194,7 @@ def run_button(page):
 
 def test_the_form_is_open_and_the_code_is_folded(page):
     box = run_button(page).bounding_box()
-    assert box["y"] + box["height"] < 900, "everything up to Run is on the first screen"
+    assert 0 < box["y"] and box["y"] + box["height"] < 900, "everything up to Run is on the first screen"
     assert not page.locator(".jp-CodeCell .cm-content").locator("visible=true").count()
     shot(page, "form")
 
@@ -166,9 +204,11 @@ def test_the_form_is_open_and_the_code_is_folded(page):
 def test_what_is_pasted_is_answered_at_once_as_the_terminal_answers(page, given):
     words = [ROOT / word for word in given.split()] if given.startswith("tests/") else [given]
     sentence = json.loads(run_cli("diagnose", *words, "--json").stdout)["sentence"].partition(": ")[2]
-    took = min(give(page, given, sentence) for _ in range(3))
-    print(f"answered after {took:.2f} s")  # 0.2 s on a quiet machine, browser and messages included
-    assert took < 1
+    took = []
+    while len(took) < 10 and min(took, default=1.0) >= 1.0:
+        took.append(give(page, given, sentence))
+    print(f"answered after {min(took):.2f} s")  # 0.2 s on a quiet machine, browser and messages included
+    assert min(took) < 1
     shot(page, "pasted")
 
 
@@ -180,9 +220,7 @@ def test_a_pasted_log_is_read_as_a_log(lab, page):
 @pytest.mark.parametrize("label, wrong, why", [("What do you have?", "/nowhere/a.log", "there is no file"), ("GPUs", "zero", "'zero' is not a GPU index"), ("GPUs", "999", "there is no GPU 999"),
                                                ("Interpreter", "/nowhere/python", "there is no program")])
 def test_wrong_input_is_refused_in_the_field(page, label, wrong, why):
-    if not page.get_by_label("GPUs", exact=True).is_visible():
-        page.get_by_text("Options: interpreter").click()
-    field(page).fill("")
+    open_options(page)
     page.get_by_label(label, exact=True).fill(wrong)
     page.get_by_label(label, exact=True).press("Tab")
     page.get_by_role("alert").filter(has_text=why).wait_for()
@@ -194,6 +232,8 @@ def test_wrong_input_is_refused_in_the_field(page, label, wrong, why):
 
 
 def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
+    before = {*(lab[2] / "outputs").glob("*")}
+    open_options(page)
     page.get_by_label("Symptom", exact=True).select_option(label="runs for a while, then hangs until the watchdog fires")
     page.get_by_role("checkbox", name="03-fewer-gpus", checked=False).wait_for()  # the answer asks for a look: it has ticked nothing
     only_step(page, "03-fewer-gpus")
@@ -210,7 +250,7 @@ def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
     shot(page, "after-run")
     assert page.locator("p", has_text="rehearsal on Gloo").or_(page.get_by_text("healthy torch")).count()
     assert page.get_by_role("button", name="Cancel").is_disabled() and page.get_by_role("button", name="Run tests", exact=True).is_enabled()
-    run, = (p for p in (lab[2] / "outputs").iterdir() if (p / "verdict.json").exists() and p.name != "latest")
+    run, = (p for p in {*(lab[2] / "outputs").iterdir()} - before if (p / "verdict.json").exists() and p.name != "latest")
     verdict = json.loads((run / "verdict.json").read_text())
     assert {s["notebook"] for s in verdict["steps"]} == {"00-start", "03-fewer-gpus"}
     assert json.loads((run / "00-start.json").read_text())["parameters"]["symptom"] == "hangs-later"
@@ -218,6 +258,7 @@ def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
 
 def test_pairs_fill_a_grid_and_a_click_runs_one_again(page, tmp_path):
     python = planted(tmp_path / "plant")
+    open_options(page)
     give(page, "tests/data/hang/skip", "rank 2 called broadcast")
     page.get_by_label("Interpreter", exact=True).fill(python)
     page.get_by_label("Interpreter", exact=True).press("Tab")
@@ -239,8 +280,6 @@ def test_pairs_fill_a_grid_and_a_click_runs_one_again(page, tmp_path):
     page.get_by_text("open its report").wait_for(timeout=60_000)
     shot(page, "grid-again")
     assert answer.count() == 1, "a part does not replace the answer of the whole"
-    page.get_by_label("Interpreter", exact=True).fill("")  # the tests that follow have no stand-in GPUs
-    page.get_by_label("Interpreter", exact=True).press("Tab")
 
 
 def test_the_setting_of_a_fix_is_tried_beside_a_control(page):

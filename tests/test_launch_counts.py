@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import judge
 from nccl_runbook.scripts import counts, manifests
 from nccl_runbook.scripts.read import read
+from warm_cli import read_cli
 
 FOUR = "#SBATCH -N 2\n#SBATCH --gres=gpu:h100:4\n"
 ONE = "#SBATCH --nodes=1\n#SBATCH --gres=gpu:4\n"
@@ -383,11 +382,5 @@ def test_what_a_launcher_refuses_is_said(text: str, wanted: set[str]) -> None:
 )
 def test_env_leads_with_it(text: str, code: int, first: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "nccl_runbook", "env", str(tmp_path / "job.yaml"), "--json"],
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(read_file.__file__).parents[2])},
-        check=False,
-    )
+    done = read_cli("env", tmp_path / "job.yaml", "--json", env={"PATH": "/usr/bin:/bin"})
     assert (done.returncode, json.loads(done.stdout)["findings"][0]["id"]) == (code, first)

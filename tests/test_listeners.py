@@ -9,6 +9,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -115,14 +118,23 @@ def test_every_listener_is_seen(namespace: list[str], tmp_path: Path) -> None:
     assert watched([*namespace, sys.executable, "-c", code], tmp_path) == (0, {"tcp 0.0.0.0", "udp 10.97.0.1", "tcp6 ::1"}, {5001: True, 5003: False})
 
 
-@pytest.mark.parametrize(("command", "ends"), [
-    (["-m", "nccl_runbook", "run", "--step", "03-fewer-gpus", "--out", "run", "--budget", "90s"], {3, 4}),
-    (["-m", "nccl_runbook", "look", "--gap", "1"], {0, 3, 4}),
-    (["-c", LAB], {0})], ids=["run", "look", "lab"])
-def test_nobody_outside_this_host_can_connect(command: list[str], ends: set[int], namespace: list[str], tmp_path: Path) -> None:
-    if command[1] == LAB:
+COMMANDS = {"run": (["-m", "nccl_runbook", "run", "--step", "03-fewer-gpus", "--out", "run", "--budget", "90s"], {3, 4}),
+            "look": (["-m", "nccl_runbook", "look", "--gap", "1"], {0, 3, 4}), "lab": (["-c", LAB], {0})}
+
+
+@pytest.fixture(scope="module")
+def at_once(namespace: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[tuple[int, set[str], dict[int, bool]]]]]:
+    """What was seen of each command; each has a namespace of its own."""
+    with ThreadPoolExecutor(len(COMMANDS)) as pool:
+        yield {name: pool.submit(watched, [*namespace, sys.executable, *words], tmp_path_factory.mktemp(name)) for name, (words, _) in COMMANDS.items()
+               if name != "lab" or find_spec("jupyterlab")}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nobody_outside_this_host_can_connect(command: str, at_once: dict[str, Future[tuple[int, set[str], dict[int, bool]]]]) -> None:
+    if command == "lab":
         pytest.importorskip("jupyterlab")
         assert "--ServerApp.ip=127.0.0.1" in (ROOT / ".ci/lab").read_text()
-    code, seen, reached = watched([*namespace, sys.executable, *command], tmp_path)
-    assert code in ends and seen <= {"tcp 127.0.0.1", "tcp6 ::1"} and not any(reached.values())
-    assert bool(seen) == bool(reached) != (command[2:3] == ["look"]), "kernels listen, a look does not"
+    code, seen, reached = at_once[command].result()
+    assert code in COMMANDS[command][1] and seen <= {"tcp 127.0.0.1", "tcp6 ::1"} and not any(reached.values())
+    assert bool(seen) == bool(reached) != (command == "look"), "kernels listen, a look does not"

@@ -19,7 +19,7 @@ import jsonschema
 import live_samples as s
 import live_worlds as worlds
 import pytest
-from book_samples import run_cli, with_library
+from book_samples import with_library
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.live import (
@@ -32,6 +32,7 @@ from nccl_runbook.hang.live import (
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.live import page, text
 from processes import ROOT, children
+from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())
 GAP_S = 1.6
@@ -130,7 +131,7 @@ def record(seen: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_the_command_judges_a_record_as_json_and_as_one_page(seen: dict[str, Any], record: Path) -> None:
-    ended = run_cli("look", "--record", record, "--json", "--html", record.with_suffix(".html"), env=with_library())
+    ended = read_cli("look", "--record", record, "--json", "--html", record.with_suffix(".html"), env=with_library())
     told = json.loads(ended.stdout)
     jsonschema.validate(told, SCHEMA)
     assert (ended.returncode, told["verdict"], told["jobs"][0]["kind"]) == (3, "broken", "gil-held")
@@ -149,22 +150,22 @@ def test_the_command_reads_fast_and_imports_neither_torch_nor_jupyter(record: Pa
 @pytest.mark.parametrize(("arguments", "said"), [
     (("--record", "nothing.json"), "nothing.json"), (("--pid", "999999999"), "999999999"), (("--fail-on", "x"), "--fail-on")])
 def test_wrong_usage_is_one_sentence(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    ended = run_cli("look", *arguments, cwd=tmp_path, env=with_library())
+    ended = read_cli("look", *arguments, cwd=tmp_path, env=with_library())
     assert ended.returncode == 2 and said in ended.stderr and "Traceback" not in ended.stderr and ended.stderr.count("\n") == 1
 
 
 def test_the_answer_is_there_though_its_file_cannot_be_written(tmp_path: Path) -> None:
-    ended = run_cli("look", "--gap", "0.1", "--save", "/dev/full", cwd=tmp_path, env=with_library())
+    ended = read_cli("look", "--gap", "0.1", "--save", "/dev/full", cwd=tmp_path, env=with_library())
     assert ended.returncode == 1 and ended.stdout.strip() and "cannot write" in ended.stderr.splitlines()[-1] and "Traceback" not in ended.stderr
 
 
 def test_a_folder_as_record_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    ended = run_cli("look", "--gap", "0.1", "--save", tmp_path, env=with_library())
+    ended = read_cli("look", "--gap", "0.1", "--save", tmp_path, env=with_library())
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
 
 
 def test_a_record_makes_no_folder(tmp_path: Path) -> None:
-    ended = run_cli("look", "--gap", "0.1", "--save", tmp_path / "missing" / "node1.json", env=with_library())
+    ended = read_cli("look", "--gap", "0.1", "--save", tmp_path / "missing" / "node1.json", env=with_library())
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1) and not [*tmp_path.iterdir()]
 
 
@@ -174,7 +175,7 @@ def test_a_record_without_threads_is_refused_in_words(tmp_path: Path) -> None:
     dark = dataclasses.replace(s.gpu(0, 100, 200.0, 100), power_w=[])
     for look in (s.look(bare), s.look(rank, gpus=[dark])):
         (tmp_path / "r.json").write_text(json.dumps([look_live.record(look, 1.0)]))
-        ended = run_cli("look", "--record", tmp_path / "r.json", env=with_library())
+        ended = read_cli("look", "--record", tmp_path / "r.json", env=with_library())
         assert ended.returncode == 2 and "incomplete" in ended.stderr and "Traceback" not in ended.stderr
 
 
@@ -189,7 +190,7 @@ def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subp
     worlds.end(running)
     assert ended.returncode == 0, ended.stderr
     assert re.search(r": first samples, after \d", ended.stdout) and {r[0] for r in re.findall(r"(?m)^[01] +\S+ +\d+ ", ended.stdout)} == {"0", "1"} and " for 1 s" in ended.stdout and "state T" in ended.stdout
-    judged = run_cli("look", "--record", tmp_path / "✕.json", "--json", env=with_library())
+    judged = read_cli("look", "--record", tmp_path / "✕.json", "--json", env=with_library())
     culprits = json.loads((tmp_path / "world" / "truth.json").read_text())["culprits"]
     assert [c["rank"] for c in json.loads(judged.stdout)["jobs"][0]["culprits"]] == culprits and "is stopped" in (tmp_path / "r.html").read_text()
 
@@ -436,7 +437,7 @@ def test_a_further_look_is_told_as_the_command_that_was_typed():
     """A rank without torch's own sockets is enough: whether it moves, one sample cannot tell."""
     rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"})
     try:
-        ended = run_cli("look", "--pid", rank.pid, "--gap", "0", env=with_library())
+        ended = read_cli("look", "--pid", rank.pid, "--gap", "0", env=with_library())
     finally:
         rank.kill()
         rank.wait()

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import live_samples as s
 import pytest
-from book_samples import run_cli
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.hang.live import ask_processes as live_processes
 from nccl_runbook.hang.live.facts import Frame, Live, LiveRank, Socket
@@ -22,6 +21,7 @@ from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.look.live import page, record, text
 from pydantic import TypeAdapter
+from warm_cli import read_cli
 
 SEEN = json.loads((Path(__file__).parent / "data" / "live-hosts.json").read_text())["seen"]
 LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
@@ -61,7 +61,7 @@ def test_a_page_has_the_fix_of_a_cause_that_is_known_and_one_main_landmark(tmp_p
     remedy = causes()["rank-busy-on-host"].remedy[0][1]
     for case, known in (("save0", True), ("mpi2", False)):
         (tmp_path / "looks.json").write_text(json.dumps([record(look, 0.1) for look in looks_of(case)]))
-        ended = run_cli("look", "--record", tmp_path / "looks.json", "--html", tmp_path / "page.html")
+        ended = read_cli("look", "--record", tmp_path / "looks.json", "--html", tmp_path / "page.html")
         page = (tmp_path / "page.html").read_text()
         assert page.count("<main ") == page.count("<h1>") == page.count('id="fix"') == page.count('href="#fix"') == 1, ended.stderr
         picture = page.partition('id="picture"')[2].partition("</section>")[0]

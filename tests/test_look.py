@@ -34,6 +34,7 @@ from nccl_runbook.machine.facts import GpuUsers
 from nccl_runbook.machine.judge_busy import gpus_busy
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
+from warm_cli import read_cli
 
 BUILDER = ROOT / ".ci" / "look"
 STEPS = ["01-gpu-visibility", "03-fewer-gpus", "04-transports", "05-weight-sync"]
@@ -125,8 +126,8 @@ def without_measures(value: object) -> object:
 
 def test_it_is_judged_as_if_the_notebooks_had_run_there(seen: tuple[Path, str], tmp_path: Path) -> None:
     env = {**with_library(), "PATH": "/usr/bin:/bin"}
-    there = run_cli("run", "--record", seen[0], "--out", tmp_path / "there", env=env)
-    here = run_cli("run", "--python", sys.executable, "--step", *STEPS, "--out", tmp_path / "here", env=env)
+    there = run_cli("run", "--record", seen[0], "--out", tmp_path / "there", env=env, timeout=240)
+    here = run_cli("run", "--python", sys.executable, "--step", *STEPS, "--out", tmp_path / "here", env=env, timeout=240)
     assert there.returncode == here.returncode, there.stdout + there.stderr + here.stdout
     for step in STEPS:
         ours, theirs = (records.load(tmp_path / where / f"{step}.json") for where in ("here", "there"))
@@ -180,7 +181,7 @@ def test_without_torch_it_looks_and_says_so_in_one_sentence(pyz: Path, bare: str
     cuda = kept["01-gpu-visibility"].facts["gpus"]["cuda"]
     assert cuda["reason"] == "absent" and "'torch'" in cuda["detail"]
     assert kept["03-fewer-gpus"].facts["ladder"]["reason"] == kept["05-weight-sync"].facts["runs"]["reason"] == "absent"
-    judged = run_cli("run", "--record", tmp_path / "look.json", "--out", tmp_path / "out", env=with_library())
+    judged = read_cli("run", "--record", tmp_path / "look.json", "--out", tmp_path / "out", env=with_library())
     assert judged.returncode == 4 and "verdict: unknown" in judged.stdout
 
 

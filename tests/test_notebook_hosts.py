@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from book_samples import run_cli
 from slurm_hosts import SlurmHosts
 from test_hosts import write_records
+from warm_cli import read_cli
 
 STEP = "08-hosts"
 HERE = "env HOST={host}"  # starts a program on this machine, under whatever name
@@ -17,7 +17,7 @@ HERE = "env HOST={host}"  # starts a program on this machine, under whatever nam
 
 def run(out: Path, *words: object, **options: Any) -> dict[str, Any]:
     """The step of that run, as verdict.json has it."""
-    ended = run_cli("run", "--json", "--out", out, *words, **options)
+    ended = read_cli("run", "--json", "--out", out, *words, **options)
     assert ended.stdout, ended.stderr
     return next(s for s in json.loads(ended.stdout)["steps"] if s["notebook"] == STEP)
 

@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import judge
 from nccl_runbook.environment.read_file import read
+from warm_cli import read_cli
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCHES = sorted((ROOT / "tests/data/launches").iterdir())
@@ -24,6 +23,5 @@ def test_env_finds_no_fault(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PLANNED, ids=lambda p: p.name)
 def test_plan_finds_a_gpu_for_every_rank(path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "nccl_runbook", "plan", str(path), "--gpus", "8", "--json"], capture_output=True, text=True,
-                          env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "lib")}, check=False)
+    done = read_cli("plan", path, "--gpus", "8", "--json", env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "lib")})
     assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "clean"), done.stderr

@@ -7,7 +7,6 @@ import math
 import resource
 import shutil
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from nccl_runbook.sync.pays.ask import collect, link_rate
 from nccl_runbook.sync.pays.facts import Comparison, Tensor
 from nccl_runbook.sync.pays.judge import SMALL_S, judge
 from nccl_runbook.sync.pays.table import kinds_table, methods_table
+from warm_cli import read_cli
 
 WIDTHS = {"BF16": 2, "F32": 4, "F64": 8, "U8": 1, "F8_E4M3": 1, "I64": 8}
 PYTHONS = sorted({sys.executable, shutil.which("python3") or sys.executable})
@@ -247,9 +247,7 @@ def test_a_delta_is_never_called_fastest_if_it_is_not(link: float, size: int, sh
 
 
 def run(*words: object) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "nccl_runbook", "sync", *map(str, words)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = read_cli("sync", *map(str, words))
     return done.returncode, done.stdout, done.stderr
 
 

@@ -19,6 +19,7 @@ from nccl_runbook.plan import judge as rules, read_training_file as training_fil
 from nccl_runbook.plan.groups import Group, RankAt
 from nccl_runbook.scripts.read import read as read_script
 from processes import command_s, quickest_s
+from warm_cli import read_cli
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/plan.json").read_text())
@@ -27,8 +28,7 @@ START = "import sys; from nccl_runbook.__main__ import main; sys.argv[0] = 'x'\n
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LD_LIBRARY_PATH", "FAKE_NVML", "FAKE_NVML_PID")}
-    return subprocess.run([sys.executable, "-m", "nccl_runbook", "plan", *arguments], capture_output=True, text=True, timeout=60,
-                          env={**clean, "PYTHONPATH": str(ROOT / "lib"), **env})
+    return read_cli("plan", *arguments, env={**clean, "PYTHONPATH": str(ROOT / "lib"), **env})
 
 
 def plan(*arguments: str, **env: str) -> dict:
@@ -471,8 +471,7 @@ def test_the_device_of_ncclss_message_is_a_bus_id_in_hexadecimal(line, bus):
 def test_a_log_with_the_message_is_told_with_its_bus(tmp_path):
     for device, bus in (("1000", "0000:01:00.0"), ("0 (torch)", None)):
         (tmp_path / "a.log").write_text(f"h:1:1 [0] init.cc:943 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 {'both' if bus else 'run'} on CUDA device {device}\n")
-        done = subprocess.run([sys.executable, "-m", "nccl_runbook", "triage", str(tmp_path / "a.log")], capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
+        done = read_cli("triage", tmp_path / "a.log")
         assert (f"it is {bus}." in done.stdout) == bool(bus) and ("PCI bus id" in done.stdout) == bool(bus)
 
 

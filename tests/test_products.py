@@ -97,7 +97,7 @@ def test_a_run_shows_none_in_any_of_its_files(tmp_path: Path) -> None:
                                           "GIT_CRED": "canary & <b>'\"", "SLACK_WEBHOOK": "https://x.example/canary"}
     out.mkdir(mode=0o755)
     symptom = "\n".join(["Duplicate GPU detected", *SHAPES])
-    ended = run_cli("run", "--out", out, "--log", log(tmp_path), "--symptom", symptom, "--step", "07-logs", "--step", "02-environment", "--step", "00-start",
+    ended = read_cli("run", "--out", out, "--log", log(tmp_path), "--symptom", symptom, "--step", "07-logs", "--step", "02-environment", "--step", "00-start",
                     "--budget", "90s", env={**os.environ, **environment}, timeout=200)
     files = [path for path in out.rglob("*") if path.is_file()]
     assert {"00-start.ipynb", "07-logs.html", "02-environment.json", "verdict.json", "index.html"} <= {path.name for path in files}
@@ -123,7 +123,7 @@ def test_a_record_that_somebody_else_wrote_shows_none(tmp_path: Path) -> None:
               "facts": {"logs": logs}, "findings": [{"id": "x", "severity": "broken", "title": s, "remedy": [{"who": "you", "text": s, "lines": [s]}]} for s in ONE_LINE]}
     (tmp_path / "r.json").write_text(json.dumps(record))
     assert len(leaks(json.dumps(record))) > len(SHAPES)
-    ended = run_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out", "--budget", "90s", timeout=200)
+    ended = read_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out", "--budget", "90s", timeout=200)
     files = {path.name: path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert {"07-logs.html", "07-logs.ipynb", "07-logs.json", "index.html"} <= {*files} and ended.returncode in (3, 4), ended.stderr
     assert leaks(ended.stdout, ended.stderr) == [] and {name: found for name, text in files.items() if (found := leaks(text))} == {}
@@ -161,12 +161,12 @@ def test_ab_and_reduce_show_none_of_what_a_command_prints(tmp_path: Path, number
     (tmp_path / "b.env").write_text("".join(f"NCCL_X{i}={shlex.quote(s)}\n" for i, s in enumerate(ONE_LINE[number : number + 80])))
     print_it = ("--", "sh", "-c", f"cat {tmp_path / 'said.txt'}; exit 3")
     for more in ((), ("--json",)):
-        ended = run_cli("ab", ".", tmp_path / "b.env", "--rounds", "1", "--html", tmp_path / "page.html", *more, *print_it)
+        ended = read_cli("ab", ".", tmp_path / "b.env", "--rounds", "1", "--html", tmp_path / "page.html", *more, *print_it)
         page = (tmp_path / "page.html").read_text() if (tmp_path / "page.html").exists() else ""
         assert leaks(ended.stdout, ended.stderr, page) == [] and ended.returncode in (1, 2, 3, 4), ended.stderr
         out = tmp_path / f"out{len(more)}"
         out.mkdir(mode=0o755)
-        ended = run_cli("reduce", "--out", out, "--axis", "n=1", "--fail-on", "error: .*", *more, *print_it)
+        ended = read_cli("reduce", "--out", out, "--axis", "n=1", "--fail-on", "error: .*", *more, *print_it)
         assert leaks(ended.stdout, ended.stderr) == [] and ended.returncode == 3, ended.stderr
         assert out.stat().st_mode & 0o077 == 0
 
@@ -186,7 +186,7 @@ def test_what_a_run_leaves_is_private_whatever_folder_and_umask(tmp_path: Path, 
     assert [path.name for path in (out, *out.rglob("*")) if path.stat().st_mode & 0o077] == []
     refused = run_cli(*words, full, preexec_fn=lambda: os.umask(umask))
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and [path.name for path in full.iterdir()] == ["notes.txt"]
-    again = run_cli(*words, out)
+    again = read_cli(*words, out)
     assert again.returncode == 2 and "new folder" in again.stderr
 
 
@@ -210,7 +210,7 @@ def test_no_terminal_page_or_document_gets_a_character_that_acts(tmp_path: Path)
     calls = [("triage", tmp_path / "job.log", "--context", odd, "--html", tmp_path / "page.html"), ("triage", tmp_path / "job.log", "--json", "--context", odd),
              ("triage", tmp_path / f"none{odd}"), ("run", "--record", tmp_path / "r.json"), ("run", "--step", odd), ("run", f"--{odd}"), (odd,),
              ("look", "--record", tmp_path / "r.json"), ("plan", odd), ("env", tmp_path / odd.replace("/", ""))]
-    texts = [text for call in calls for ended in [run_cli(*call)] for text in (ended.stdout, ended.stderr)] + [(tmp_path / "page.html").read_text()]
+    texts = [text for call in calls for ended in [read_cli(*call)] for text in (ended.stdout, ended.stderr)] + [(tmp_path / "page.html").read_text()]
     acts = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
     assert [text[max(0, found.start() - 80) : found.end() + 20] for text in texts for found in acts.finditer(text)] == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from book_samples import GOOD, make_book, run_cli
+from book_samples import GOOD, make_book
 from hang_samples import Job
 from hypothesis import HealthCheck, given, settings, strategies as st
 from nccl_runbook.book.plan import UsageError, check_records, make_plan, probes
@@ -17,6 +17,7 @@ from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.records import RecordError
 from nccl_runbook.hang import read as hang_read
 from nccl_runbook.messages import read as messages_read
+from warm_cli import read_cli
 
 BOOK = Path(__file__).parents[1] / "notebooks"
 LOG = """n1:10:12 [0] NCCL INFO ncclCommInitRankConfig comm 0x55d1c2a0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 9b000 commId 0x9f1c2b3a4d5e6f70 - Init COMPLETE
@@ -87,7 +88,7 @@ def test_facts_of_other_types_start_nothing(fact: str, value: Any, recorded: dic
     record = copy.deepcopy(recorded["07-logs"])
     (record["facts"] if fact == "logs" else record["facts"]["logs"])[fact] = value
     (tmp_path / "r.json").write_text(json.dumps(record))
-    ended = run_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out")
+    ended = read_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out")
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "r.json" in ended.stderr and "07-logs" in ended.stderr
     assert ended.stdout == "" and not (tmp_path / "out").exists()
 
@@ -95,7 +96,7 @@ def test_facts_of_other_types_start_nothing(fact: str, value: Any, recorded: dic
 def test_facts_that_fit_and_cannot_be_judged_are_wrong_usage_with_the_file(recorded: dict[str, Any], tmp_path: Path) -> None:
     record = {**recorded["00-start"], "facts": {"start": {"reason": "absent", "detail": "somebody else wrote this"}}}
     (tmp_path / "r.json").write_text(json.dumps(record))
-    ended = run_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out")
+    ended = read_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out")
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1) and "r.json" in ended.stderr and not (tmp_path / "out").exists()
 
 
@@ -136,7 +137,7 @@ def test_a_notebook_of_the_readers_own_runs_only_in_its_kernel(cell: str, record
     (tmp_path / "r.json").write_text(json.dumps(recorded["07-logs"]))
     once = f"import os\nopen({str(tmp_path / 'ran')!r}, 'a').write('x')\n"
     book = make_book(tmp_path / "book", n07_logs=[once + cell, GOOD])
-    ended = run_cli("run", "--notebooks", book, "--record", tmp_path / "r.json", "--out", tmp_path / "out", "--json")
+    ended = read_cli("run", "--notebooks", book, "--record", tmp_path / "r.json", "--out", tmp_path / "out", "--json")
     assert json.loads(ended.stdout)["exit_code"] == ended.returncode and (tmp_path / "ran").read_text() == "x", ended.stderr
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from book_samples import run_cli, start_cli, with_library
+from book_samples import start_cli, with_library
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.compare import reduction
 from processes import ROOT, children, gone, start_time
+from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/reduce.json").read_text())
 FAILS = "import os, sys; n, k = int(sys.argv[1]), int(os.environ['learners']); print('Watchdog caught' if n >= 2 and k >= 2 else 'done'); sys.exit(n >= 2 and k >= 2)"
@@ -27,7 +28,7 @@ LEAVES = "import os, subprocess, sys, time; p = subprocess.Popen([sys.executable
 
 
 def reduce(folder: Path, *arguments: str, **more):
-    return run_cli("reduce", "--out", folder / "logs", *arguments, env=with_library(), **more)
+    return read_cli("reduce", "--out", folder / "logs", *arguments, env=with_library(), **more)
 
 
 def test_the_smallest_failing_combination_with_placeholder_and_variable(tmp_path: Path) -> None:
@@ -256,7 +257,7 @@ def test_a_search_that_was_killed_does_not_pass_for_a_log_without_the_line(tmp_p
 def test_a_script_that_reads_the_variable_needs_no_placeholder_and_a_second_call_finds_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text("echo ran on $nodes\n")
     call = ("reduce", "--axis", "nodes=1,2", "--", "sh", tmp_path / "job.sh")
-    assert [run_cli(*call, env=with_library(), cwd=tmp_path).returncode for _ in range(2)] == [4, 4]
+    assert [read_cli(*call, env=with_library(), cwd=tmp_path).returncode for _ in range(2)] == [4, 4]
     assert sorted(p.name for p in tmp_path.glob("reduce-logs*")) == ["reduce-logs", "reduce-logs-2"]
     assert "ran on 2" in "".join(log.read_text() for log in (tmp_path / "reduce-logs-2").iterdir())
 
@@ -264,5 +265,5 @@ def test_a_script_that_reads_the_variable_needs_no_placeholder_and_a_second_call
 def test_a_folder_that_cannot_be_made_is_wrong_usage(tmp_path):
     (tmp_path / "file").write_text("x")
     for out in (tmp_path / "file", tmp_path / "file" / "inner", Path("/proc/none/out")):
-        ended = run_cli("reduce", "--out", out, "--axis", "n=1,2", "--", "sh", "-c", "exit {n}")
+        ended = read_cli("reduce", "--out", out, "--axis", "n=1,2", "--", "sh", "-c", "exit {n}")
         assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and out.name in ended.stderr

@@ -351,7 +351,7 @@ def test_records_of_several_hosts(tmp_path: Path, words: tuple[str, ...]) -> Non
     for extra in ((), ("--json",)):
         page.unlink(missing_ok=True)
         page.parent.mkdir(exist_ok=True)
-        ended = run_cli(words[0], "--share", *extra, *words[1:], *(tmp_path / f"r{at}.json" for at in range(3)), *(("--out", page.parent) if words[0] == "run" else ("--html", page)))
+        ended = read_cli(words[0], "--share", *extra, *words[1:], *(tmp_path / f"r{at}.json" for at in range(3)), *(("--out", page.parent) if words[0] == "run" else ("--html", page)))
         assert ended.returncode in (3, 4), ended.stderr
         assert leaks(ended.stdout, ended.stderr, page.read_text()) == []
         others = {*re.findall(r"host-x[0-9a-f]{6}-7\b", ended.stdout)}
@@ -362,13 +362,13 @@ def test_reduce_and_ab(tmp_path: Path, log: Path) -> None:
     _ended(tmp_path, "ab", ".", "MASTER_ADDR=canaryhead NCCL_COMM_ID=10.11.12.13:4000", "--rounds", "1", "--", "cat", log, ask=run_cli, timeout=100)
     for number, extra in enumerate(((), ("--json",))):
         out = tmp_path / f"out{number}"
-        ended = run_cli("reduce", "--share", *extra, "--out", out, "--axis", "n=1,2", "--", "sh", "-c", f"cat {log}; exit 3")
+        ended = read_cli("reduce", "--share", *extra, "--out", out, "--axis", "n=1,2", "--", "sh", "-c", f"cat {log}; exit 3")
         assert leaks(ended.stdout, ended.stderr) == [], ended.stderr
 
 
 def test_a_run(tmp_path: Path, log: Path) -> None:
     """Every file of it, and the same name for a host in all of them."""
-    ended = run_cli("run", "--share", "--out", tmp_path / "out", "--log", log, "--symptom", SAID, "--step", "07-logs", "--step", "02-environment",
+    ended = read_cli("run", "--share", "--out", tmp_path / "out", "--log", log, "--symptom", SAID, "--step", "07-logs", "--step", "02-environment",
                     "--step", "00-start", "--budget", "90s", env={**os.environ, "NCCL_COMM_ID": "10.11.12.13:4000", "MASTER_ADDR": "canaryhead"}, timeout=200)
     files = {path.name: path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert {"00-start.ipynb", "07-logs.html", "02-environment.json", "verdict.json", "index.html"} <= set(files)

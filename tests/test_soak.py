@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from book_samples import run_cli, start_cli
+from book_samples import start_cli
 from hypothesis import given, strategies as st
 from nccl_runbook.compare.facts import Difference
 from nccl_runbook.compare.soak import judge, table
@@ -94,7 +94,7 @@ def test_failed_runs_have_a_table_of_their_own_and_no_figures() -> None:
 
 def test_a_command_that_fails_now_and_then_is_compared_with_a_setting_that_cures_it(tmp_path: Path) -> None:
     (tmp_path / "flaky.sh").write_text(FLAKY)
-    ended = run_cli("soak", "--for", "60s", "--runs", "48", "--failures", "99", "--against", "SAFE=1", "--figure", "took ([0-9.]+)", "--json",
+    ended = read_cli("soak", "--for", "60s", "--runs", "48", "--failures", "99", "--against", "SAFE=1", "--figure", "took ([0-9.]+)", "--json",
                     "--out", tmp_path / "kept", "--html", tmp_path / "soak.html", "--", "bash", "flaky.sh", cwd=tmp_path, timeout=120)
     document = json.loads(ended.stdout)
     rows = [json.loads(line) for line in (tmp_path / "kept" / "runs.jsonl").read_text().splitlines()]
@@ -107,12 +107,12 @@ def test_a_command_that_fails_now_and_then_is_compared_with_a_setting_that_cures
 
 def test_it_ends_at_the_first_failure_unless_more_are_wanted(tmp_path: Path) -> None:
     (tmp_path / "flaky.sh").write_text(FLAKY)
-    document = json.loads(run_cli("soak", "--for", "60s", "--json", "--out", "kept", "--", "bash", "flaky.sh", cwd=tmp_path).stdout)
+    document = json.loads(read_cli("soak", "--for", "60s", "--json", "--out", "kept", "--", "bash", "flaky.sh", cwd=tmp_path).stdout)
     assert document["arms"]["A"]["runs"] == 3 and document["arms"]["A"]["failed"] == 1
 
 
 def test_a_collective_of_real_ranks(tmp_path: Path) -> None:
-    document = json.loads(run_cli("soak", "--runs", "3", "--json", "--out", tmp_path / "kept", timeout=150).stdout)
+    document = json.loads(read_cli("soak", "--runs", "3", "--json", "--out", tmp_path / "kept", timeout=150).stdout)
     assert document["verdict"] == "unknown" and [f["id"] for f in document["findings"]] == ["soak-rehearsed"], "over Gloo"
     assert document["exit_code"] == 4 and len(document["arms"]["A"]["figures"]["all_reduce"]) == 3
 
@@ -140,5 +140,5 @@ def test_wrong_words_are_refused_in_one_sentence(words: list[str], tmp_path: Pat
 
 
 def test_a_folder_that_is_there_is_not_written_into(tmp_path: Path) -> None:
-    ended = run_cli("soak", "--out", tmp_path, "--", "true")
+    ended = read_cli("soak", "--out", tmp_path, "--", "true")
     assert ended.returncode == 2 and not list(tmp_path.iterdir())

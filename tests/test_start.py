@@ -289,6 +289,9 @@ def opened(tmp_path, monkeypatch):
 def typed(opened, text: str) -> dict:
     """The variables once that was typed and read."""
     opened.fields["given"].value = text
+    for timer in threading.enumerate():  # of the form: a second reading would tick its own steps again, after what the test then ticks
+        if isinstance(timer, threading.Timer):
+            timer.cancel()
     opened.read(opened.asked)
     return opened.namespace
 

@@ -10,7 +10,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from book_samples import run_cli, with_library
+from book_samples import with_library
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.causes.tables import table as tables
 from nccl_runbook.core.facts import Gap
@@ -218,7 +218,7 @@ def test_stacks_of_running_processes_tell_where_their_own_sync_is():
         seen = own_sync.collect([p.pid for p in running], 1.5, weight_sync.phase_of)
         assert [(s.who, set(s.phases)) for s in seen.syncs] == [(ALL_OF_THEM, {"pause"}), (f"pid {running[0].pid}", {"pause"})]
         assert str(running[1].pid) in seen.syncs[0].source and "EngineCore" in seen.syncs[0].source, "one that showed no sync is named"
-        watched = run_cli("sync", "--pid", str(running[0].pid), "--budget", "1s")
+        watched = read_cli("sync", "--pid", str(running[0].pid), "--budget", "1s")
         assert re.fullmatch(rf"nccl-runbook: .*\b{running[0].pid} for up to 1 s \(--budget\).*\n", watched.stderr)
         assert "pause" in watched.stdout.splitlines()[1]
         nothing = own_sync.collect([running[1].pid], 0.3, weight_sync.phase_of)
@@ -232,7 +232,7 @@ def test_stacks_of_running_processes_tell_where_their_own_sync_is():
 
 def test_a_number_that_means_nothing_a_missing_folder_and_a_missing_log_end_with_one_sentence():
     for arguments in (("--repeats", "0"), ("--layers", "-1"), ("--trace", "/no/such/log"), ("--methods", "disk", "--directory", "/no/such/folder"), ("--pid", "999999999")):
-        done = run_cli("sync", *arguments, "--python", sys.executable)
+        done = read_cli("sync", *arguments, "--python", sys.executable)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), arguments
 
 
@@ -246,7 +246,7 @@ def test_no_line_breaks_the_reader(junk):
 
 def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
-    ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html",
+    ended = read_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html",
                     "--allocation", "sglang:d1+fsdp:d1", "--gpus", "0", "--areal", "v0.4.0")
     said = ended.stderr.splitlines()
     assert (ended.returncode, len(said)) == (3, 2) and "1 method in" in said[0] and "all correct" in said[1], ended.stderr
@@ -276,13 +276,13 @@ def test_a_log_without_a_sync_is_told_in_words_and_a_sync_of_two_ranks_is_one(tm
     (["--allocation", "garbage"], "allocation garbage"), (["--areal", "v0.4.0"], "--allocation"),
     (["--trace", "t.log", "--pid", "1"], "--trace, --pid"), (["--methods", "nccl-flat@99999999999999999999"], "1048575")])
 def test_what_a_sync_cannot_use_is_refused_at_once(given, says):
-    ended = run_cli("sync", *given)
+    ended = read_cli("sync", *given)
     assert (ended.returncode, ended.stdout) == (2, "") and says in ended.stderr and ended.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("arguments", "data"), [(("--model", "qwen9"), "'qwen9'"), (("--methods", "rsync"), "'rsync'"), (("--fail-on", "x"), "--fail-on"), (("--budget", "soon"), "'soon'")])
 def test_wrong_usage_is_one_sentence(arguments, data):
-    ended = run_cli("sync", "--python", sys.executable, *arguments)
+    ended = read_cli("sync", "--python", sys.executable, *arguments)
     assert (ended.returncode, ended.stdout) == (2, "") and data in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from book_samples import GOOD, make_book, run_cli
+from book_samples import GOOD, make_book
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.against import judge as against, read as read_profile
 from nccl_runbook.against.facts import RunProfile
@@ -206,7 +206,7 @@ def test_a_run_beside_a_good_one_ends_as_it_would_alone(tmp_path):
     """The comparison is a step of its own, on the page and in verdict.json, and changes neither verdict nor exit code."""
     book = make_book(tmp_path / "book", n02_environment=GOOD + f"\nstep.record.facts = {seen({'NCCL_ALGO': 'Ring'})!r}\nstep.save()")
     good = folder(tmp_path / "good", record("02-environment", seen(), judged=Judged()))
-    ended = run_cli("run", "--notebooks", book, "--against", good, "--out", tmp_path / "out", "--json")
+    ended = read_cli("run", "--notebooks", book, "--against", good, "--out", tmp_path / "out", "--json")
     document = json.loads(ended.stdout)
     assert (ended.returncode, document["verdict"]) == (0, "healthy"), ended.stderr
     assert [(s["notebook"], s["status"]) for s in document["steps"]] == [("02-environment", "ok"), ("98-against", "note")]

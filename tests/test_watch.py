@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import live_worlds as worlds
 import pytest
-from book_samples import CLI, run_cli, with_library
+from book_samples import start_cli, with_library
 from nccl_runbook.look.progress import Progress
 from processes import ROOT
+from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())
 QUICK = ("--after", "4s", "--every", "0.5", "--gap", "1.6")
@@ -35,37 +38,101 @@ def rank(code: str, log: Path, **more: str) -> Iterator[int]:
             running.kill()
 
 
-def watched(*words: object, **more: str) -> tuple[int, dict, str]:
-    ended = run_cli("watch", *map(str, words), "--json", timeout=120, **more)
+def watched(*words: object) -> tuple[int, dict, str]:
+    ended = read_cli("watch", *map(str, words), "--json")
     document = json.loads(ended.stdout)
     jsonschema.validate(document, SCHEMA)
     return ended.returncode, document, ended.stderr
 
 
-def test_a_job_that_hangs_is_looked_at_and_leaves_its_page(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def at_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
+    """What each function below saw: all at the same time, as they mostly wait."""
+    with ThreadPoolExecutor(len(SCENES)) as pool:
+        yield {scene.__name__: pool.submit(scene, tmp_path_factory.mktemp(scene.__name__)) for scene in SCENES}
+
+
+def hangs(folder: Path) -> tuple[int, dict, dict, list[int]]:
     with worlds.launcher() as running:
-        pids = worlds.start(running, tmp_path / "world", "skip")
-        code, document, _ = watched("--pid", pids[0], *QUICK, "--html", tmp_path / "hang.html", "--save", tmp_path / "node1.json")
+        pids = worlds.start(running, folder / "world", "skip")
+        code, document, _ = watched("--pid", pids[0], *QUICK, "--html", folder / "hang.html", "--save", folder / "node1.json")
         worlds.end(running)
-    truth = json.loads((tmp_path / "world" / "truth.json").read_text())
-    assert (code, document["verdict"], document["jobs"][0]["kind"]) == (3, "broken", truth["kind"])
-    assert [c["rank"] for c in document["jobs"][0]["culprits"]] == truth["culprits"]
-    assert "NCCL Runbook</title>" in (tmp_path / "hang.html").read_text()
-    joined = json.loads(run_cli("look", "--record", tmp_path / "node1.json", "--json").stdout)
-    assert [c["rank"] for c in joined["jobs"][0]["culprits"]] == truth["culprits"]
+    assert "NCCL Runbook</title>" in (folder / "hang.html").read_text()
+    joined = json.loads(read_cli("look", "--record", folder / "node1.json", "--json").stdout)
+    return code, document, json.loads((folder / "world" / "truth.json").read_text()), [c["rank"] for c in joined["jobs"][0]["culprits"]]
 
 
-def test_a_job_that_runs_to_its_end_is_left_alone(tmp_path: Path) -> None:
+def runs_to_its_end(folder: Path) -> tuple[int, dict, bool]:
     with worlds.launcher() as running:
-        pids = worlds.start(running, tmp_path / "world", "healthy")
-        with subprocess.Popen([*CLI, "watch", "--pid", str(pids[0]), *QUICK, "--html", str(tmp_path / "hang.html"), "--json"],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=with_library()) as watching:
-            time.sleep(10)  # long enough for a look, as its ranks are always seen at one line
-            assert watching.poll() is None
+        pids = worlds.start(running, folder / "world", "healthy")
+        with start_cli("watch", "--pid", pids[0], *QUICK, "--html", folder / "hang.html", "--json", env=with_library()) as watching:
+            line = watching.stderr.readline()
+            while "Watching on" not in line:  # it looked, as its ranks are always seen at one line
+                assert line, "it ended before its job"
+                line = watching.stderr.readline()
             worlds.end(running)
             said, _ = watching.communicate(timeout=60)
-    assert (watching.returncode, json.loads(said)["verdict"], json.loads(said)["jobs"]) == (4, "unknown", [])
-    assert not (tmp_path / "hang.html").exists()
+    return watching.returncode, json.loads(said), (folder / "hang.html").exists()
+
+
+def beside_another_job(folder: Path) -> tuple[int, dict]:
+    """A rank of another Slurm job stands still longer than --after."""
+    with rank(STANDS, folder / "own.log", SLURM_JOB_ID="77001") as own, rank(STANDS, folder / "other.log", SLURM_JOB_ID="77002", MASTER_PORT="29513"), \
+            start_cli("watch", "--job", "77001", "--after", "4s", "--every", "0.5", "--html", folder / "hang.html", "--json") as watching:
+        while " found" not in (line := watching.stderr.readline()):
+            assert line, "it ended before its job"
+        assert line.startswith("1 rank "), line
+        os.kill(own, signal.SIGKILL)
+        said, errors = watching.communicate(timeout=60)
+    assert "looking at its job" not in errors, errors
+    return watching.returncode, json.loads(said)
+
+
+def starts_again(folder: Path) -> tuple[int, dict, float]:
+    """Each attempt is a rank of 4 s; 4 s lie between them."""
+    again = f"for n in 1 2; do RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29514 {sys.executable} -c 'import time; time.sleep(4)'; sleep 4; done"
+    with subprocess.Popen(["bash", "-c", again]) as launcher:
+        began = time.monotonic()
+        code, document, _ = watched("--pid", launcher.pid, "--after", "1m", "--every", "0.5", "--html", folder / "hang.html")
+    return code, document, time.monotonic() - began
+
+
+def ends_without_a_rank(folder: Path) -> tuple[int, dict]:
+    with subprocess.Popen(["sleep", "3"]) as launcher:
+        return watched("--pid", launcher.pid, "--every", "0.5", "--html", folder / "hang.html")[:2]
+
+
+def never_comes(folder: Path, whose: tuple[object, ...]) -> tuple[int, dict, float]:
+    began = time.monotonic()
+    code, document, _ = watched(*whose, "--wait", "3s", "--every", "0.5", "--html", folder / "hang.html")
+    return code, document, time.monotonic() - began
+
+
+def job_never_comes(folder: Path) -> tuple[int, dict, float]:
+    return never_comes(folder, ("--job", 77003))
+
+
+def rank_never_comes(folder: Path) -> tuple[int, dict, float]:
+    # no child of this process, which may have torch and so be taken for its rank
+    stranger = int(subprocess.run(["bash", "-c", "sleep 60 > /dev/null 2>&1 & echo $!"], capture_output=True, text=True, check=True).stdout)
+    try:
+        return never_comes(folder, ("--pid", stranger))
+    finally:
+        os.kill(stranger, signal.SIGKILL)
+
+
+SCENES: tuple[Callable[[Path], Any], ...] = (hangs, runs_to_its_end, beside_another_job, starts_again, ends_without_a_rank, job_never_comes, rank_never_comes)
+
+
+def test_a_job_that_hangs_is_looked_at_and_leaves_its_page(at_once: dict[str, Future[Any]]) -> None:
+    code, document, truth, joined = at_once["hangs"].result()
+    assert (code, document["verdict"], document["jobs"][0]["kind"]) == (3, "broken", truth["kind"])
+    assert [c["rank"] for c in document["jobs"][0]["culprits"]] == joined == truth["culprits"]
+
+
+def test_a_job_that_runs_to_its_end_is_left_alone(at_once: dict[str, Future[Any]]) -> None:
+    code, document, has_page = at_once["runs_to_its_end"].result()
+    assert (code, document["verdict"], document["jobs"], has_page) == (4, "unknown", [], False)
 
 
 def test_a_rank_that_writes_its_log_moves_and_one_that_sleeps_does_not(tmp_path: Path) -> None:
@@ -81,40 +148,28 @@ def test_a_rank_that_writes_its_log_moves_and_one_that_sleeps_does_not(tmp_path:
         assert progress.still_s[stands] < 1.0
 
 
-def test_the_ranks_of_another_slurm_job_are_not_watched(tmp_path: Path) -> None:
-    with rank("import time\ntime.sleep(12)", tmp_path / "own.log", SLURM_JOB_ID="77001"), rank(STANDS, tmp_path / "other.log", SLURM_JOB_ID="77002", MASTER_PORT="29513"):
-        code, document, said = watched("--job", 77001, "--after", "15s", "--every", "0.5", "--html", tmp_path / "hang.html")
-    assert (code, document["verdict"]) == (4, "unknown")
-    assert "1 rank found" in said
+def test_the_ranks_of_another_slurm_job_are_not_watched(at_once: dict[str, Future[Any]]) -> None:
+    code, document = at_once["beside_another_job"].result()
+    assert (code, document["verdict"], document["jobs"]) == (4, "unknown", [])
 
 
-def test_ranks_that_a_launcher_starts_again_are_watched_on(tmp_path: Path) -> None:
-    """Each attempt is a rank of 4 s; 4 s lie between them."""
-    again = f"for n in 1 2; do RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29514 {sys.executable} -c 'import time; time.sleep(4)'; sleep 4; done"
-    with subprocess.Popen(["bash", "-c", again]) as launcher:
-        began = time.monotonic()
-        code, document, _ = watched("--pid", launcher.pid, "--after", "1m", "--every", "0.5", "--html", tmp_path / "hang.html")
-    assert (code, document["verdict"]) == (4, "unknown") and time.monotonic() - began > 11
+def test_ranks_that_a_launcher_starts_again_are_watched_on(at_once: dict[str, Future[Any]]) -> None:
+    code, document, took_s = at_once["starts_again"].result()
+    assert (code, document["verdict"]) == (4, "unknown") and took_s > 11
 
 
-def test_a_process_that_ends_before_it_has_a_rank_is_unknown(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "3"]) as launcher:
-        code, document, _ = watched("--pid", launcher.pid, "--every", "0.5", "--html", tmp_path / "hang.html")
+def test_a_process_that_ends_before_it_has_a_rank_is_unknown(at_once: dict[str, Future[Any]]) -> None:
+    code, document = at_once["ends_without_a_rank"].result()
     assert (code, document["verdict"]) == (4, "unknown")
 
 
-@pytest.mark.parametrize("job", [True, False])
-def test_a_job_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path, job: bool) -> None:
-    # no child of this process, which may have torch and so be taken for its rank
-    stranger = int(subprocess.run(["bash", "-c", "sleep 60 > /dev/null 2>&1 & echo $!"], capture_output=True, text=True, check=True).stdout)
-    began = time.monotonic()
-    whose = ("--job", 77003) if job else ("--pid", stranger)
-    code, document, words = watched(*whose, "--wait", "3s", "--every", "0.5", "--html", tmp_path / "hang.html")
-    os.kill(stranger, signal.SIGKILL)
-    assert (code, document["verdict"], document["jobs"]) == (4, "unknown", []) and 3 < time.monotonic() - began < 50, words
+@pytest.mark.parametrize("whose", ["job_never_comes", "rank_never_comes"])
+def test_a_job_that_never_comes_is_not_waited_for_for_ever(whose: str, at_once: dict[str, Future[Any]]) -> None:
+    code, document, took_s = at_once[whose].result()
+    assert (code, document["verdict"], document["jobs"]) == (4, "unknown", []) and 3 < took_s < 50
 
 
 @pytest.mark.parametrize("words", [("--after", "soon"), ("--wait", "soon"), ("--after", "0"), ("--every", "0"), ("--pid", "999999999"), ("--html", "nowhere/hang.html"), ("--save", "nowhere/x.json")])
 def test_wrong_usage_is_one_sentence(words: tuple[str, ...], tmp_path: Path) -> None:
-    ended = run_cli("watch", "--html", str(tmp_path / "hang.html"), *words)
+    ended = read_cli("watch", "--html", str(tmp_path / "hang.html"), *words)
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)

@@ -1,12 +1,14 @@
 """`read_cli`: the command line as `book_samples.run_cli` calls it, without its start of half a second.
 
-As a program, this file has imported the commands, has answered once, and forks for each call. Whatever a command changes in its
-process ends with that fork. What a new interpreter does at its start is for `run_cli`: PYTHON* variables, the encoding, the import itself.
+As a program, this file has imported the commands, has answered once, and forks for each call. Before the first `run` it also imports what
+runs notebooks and shows them, which takes each new interpreter 3 s. Whatever a command changes in its process ends with that fork.
+What a new interpreter does at its start is for `run_cli`: PYTHON* variables, the encoding, the import itself.
 """
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -14,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,11 +32,12 @@ class Ended(subprocess.CompletedProcess):
 
 
 _servers: list[subprocess.Popen[str]] = []
+_ENVIRONMENT = dict(os.environ)  # of a server: no test has changed it yet
 
 
 def read_cli(*words: str | Path, timeout: float = 120, cwd: str | Path | None = None, env: dict[str, str] | None = None) -> Ended:
     pipe = subprocess.PIPE
-    server = _servers.pop() if _servers else subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True)
+    server = _servers.pop() if _servers else subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, cwd=Path(__file__).parent, env=_ENVIRONMENT)
     with _text_file() as out, _text_file() as errors:
         files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, errors)]
         call = {"words": list(map(str, words)), "files": files, "timeout": timeout, "cwd": str(cwd or os.getcwd()), "env": env or dict(os.environ)}
@@ -70,10 +74,22 @@ def serve() -> None:
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.suppress(SystemExit):
         sys.argv = ["nccl-runbook", "triage", __file__, "--html", os.devnull]
         main()
-    for line in calls:
-        pid = os.fork() or _answer(**json.loads(line))
+    for call in map(json.loads, calls):
+        if call["words"][:1] == ["run"]:
+            _load_notebooks()
+        pid = os.fork() or _answer(**call)
         _, status, used = os.wait4(pid, 0)
         print(json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]), file=answers, flush=True)
+
+
+@functools.cache
+def _load_notebooks() -> None:
+    from nccl_runbook.book.visit import load
+    from nccl_runbook.report.notebook_html import NotebookPages
+
+    load()
+    NotebookPages().warm()
+    assert threading.active_count() == 1, "a fork would lose the other threads"
 
 
 def _answer(words: list[str], files: list[str], timeout: float, cwd: str, env: dict[str, str]) -> NoReturn:
@@ -81,6 +97,7 @@ def _answer(words: list[str], files: list[str], timeout: float, cwd: str, env: d
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    tempfile.tempdir = None
     for number, name in ((0, os.devnull), *enumerate(files, 1)):
         os.dup2(os.open(name, os.O_RDWR), number)
     sys.argv = ["nccl-runbook", *words]
@@ -90,6 +107,7 @@ def _answer(words: list[str], files: list[str], timeout: float, cwd: str, env: d
     try:
         main()
     except SystemExit as end:  # as an interpreter ends, but for the 0.15 s in which it forgets everything
+        threading._shutdown()
         atexit._run_exitfuncs()
         sys.stdout.flush()
         os._exit(end.code or 0)

@@ -29,6 +29,7 @@ def _options(line: str) -> Any:
     return Markup(re.sub(r"(?<!\S)--?\w[\w-]{0,40}", r'<span class="option">\g<0></span>', str(escape(line))))
 
 
+@functools.cache  # it keeps the compiled templates: a run writes its page after each step
 def environment() -> Any:
     """The jinja2 environment with our templates, where ``badge`` and ``tones`` give a status its look."""
     import jinja2
