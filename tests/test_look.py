@@ -126,8 +126,8 @@ def without_measures(value: object) -> object:
 
 def test_it_is_judged_as_if_the_notebooks_had_run_there(seen: tuple[Path, str], tmp_path: Path) -> None:
     env = {**with_library(), "PATH": "/usr/bin:/bin"}
-    there = run_cli("run", "--record", seen[0], "--out", tmp_path / "there", env=env, timeout=240)
-    here = run_cli("run", "--python", sys.executable, "--step", *STEPS, "--out", tmp_path / "here", env=env, timeout=240)
+    there = run_cli("run", "--record", seen[0], "--out", tmp_path / "there", env=env, timeout=120)
+    here = run_cli("run", "--python", sys.executable, "--step", *STEPS, "--out", tmp_path / "here", env=env, timeout=120)
     assert there.returncode == here.returncode, there.stdout + there.stderr + here.stdout
     for step in STEPS:
         ours, theirs = (records.load(tmp_path / where / f"{step}.json") for where in ("here", "there"))
