@@ -128,6 +128,7 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
         else "likely",
         tuple(dict.fromkeys((*witnesses[:1], *undated, *witnesses[1:]))),
         _decides(hang, lead),
+        group=lead.group,
     )
 
 
