@@ -26,6 +26,7 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hang.live.ask_processes import processes
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError, WarmLink
@@ -438,3 +439,12 @@ def test_options_of_the_live_look_are_refused_without_it(pyz):
     for options in (("--html", "a.html"), ("--pid", "1"), ("--gap", "3")):
         ended = look(pyz, *options)
         assert ended.returncode == 2 and "--live" in ended.stderr and options[0] in ended.stderr
+
+
+def test_test_ranks_of_the_runbook_are_no_job_unless_they_are_named() -> None:
+    """They run beside a hung job while a report is made: "another job may hang" named them."""
+    with Engine([sys.executable], None, Redactor({})) as engine:
+        engine.software()
+        warm, = (pid for pid in children(os.getpid()) if b"warm.py" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        assert "/libtorch" in Path(f"/proc/{warm}/maps").read_text()
+        assert warm not in processes() and warm in processes([warm])

@@ -44,10 +44,10 @@ STATE = (
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """The answer. ``collective``: where the others wait, empty if nowhere; ``group``: name of the process group
-    in which the first rank is missing, empty if unknown; ``decides``: what to collect
-    next, as a line to paste; ``pid``: of the one rank that did not come, 0 if unknown; ``host``: that rank's,
-    empty if all ranks that were seen are on one host."""
+    """The answer. ``collective``: where the others wait, empty if nowhere; ``group``: the
+    process group in which the first rank is missing, empty if unknown; ``decides``: what to collect next, as
+    a line to paste; ``pid``: of the one rank that did not come, 0 if unknown; ``host``: that rank's, empty if
+    all ranks that were seen are on one host."""
 
     kind: str
     culprits: tuple[int, ...]

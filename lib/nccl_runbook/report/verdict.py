@@ -200,9 +200,10 @@ def _different(records: Iterable[Record]) -> list[str]:
 
 
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
-    """(title, remedies), first of what leads, then most certain first: of established and likely causes, then of findings from WARN up
-    without a cause; of what is only noted, only if nothing is wrong. If there are neither: of possible causes
-    and unknown findings, then of unexplained ones, so that a page with trouble always says what to do."""
+    """(title, remedies): first what leads, then most certain first: of established and likely causes, then of
+    findings from WARN up without a cause; of what is only noted, only if nothing is wrong. If there are
+    neither: of possible causes and unknown findings, then of unexplained ones, so that a page with trouble
+    always says what to do."""
     free = worst_first(
         f for s in document.steps for f in s.findings if f.cause is None and f.remedy and f.id != UNDECIDED
     )
