@@ -220,7 +220,6 @@ def _measured(
     step: Step, tensor_parallel: int, stopped: stop.Stop
 ) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     p, shapes = step.parameters, models.find(step.parameters["model"])
-    models.part(shapes, p["layers"])  # a wrong number is refused before anything starts
     check_present("" if p["allocation"] else p["gpus"], p["python"])  # a plan may be for other GPUs
     check(p["allocation"], p["areal"])
     somebody = step.guard(nvml.users, busy.gpus_busy)

@@ -207,9 +207,9 @@ class Cockpit:
         with _lock:
             field, refused = refusal(self.fields, self.wrong)
             if not refused:
-                named = gpu_ranges(self.fields["gpus"].value)
-                here = present(self.fields["python"].value)
-                self.gpus = sum(last - first + 1 for first, last in named) or here
+                self.gpus = sum(
+                    last - first + 1 for first, last in gpu_ranges(self.fields["gpus"].value)
+                ) or present(self.fields["python"].value)
             at_work = _latest is not None and _latest.at_work
             # no answer to another question
             run = _latest if at_work or _latest is None or _latest.about == self.asked else None
@@ -228,12 +228,10 @@ class Cockpit:
             self.grid.draw(run, bool(refused) or at_work)
             # one button at most is the next thing to do; none if that is a line of the answer
             test = answer.test if answer else None
-            if test and test.line.startswith("nccl-runbook look"):
+            hangs = not answer and self.fields["symptom"].value.startswith("hangs")
+            first = "run" if not test or test.steps else ""
+            if hangs or test and test.line.startswith("nccl-runbook look"):
                 first = "look"
-            elif test:
-                first = "run" if test.steps else ""
-            else:
-                first = "look" if self.fields["symptom"].value.startswith("hangs") and not answer else "run"
             for name in ("look", "run"):
                 self.buttons[name].button_style = "primary" if name == first else ""
             asks = answer and any("--gpus" in f.title for s in answer.document.steps for f in s.findings)
@@ -266,8 +264,13 @@ class Cockpit:
             html = re.sub(rf"[^\s/(]+/{PASTED}", "pasted text", html).replace(
                 ": --gpus N", " in the field above"
             )
-            data = {"text/html": Redactor(os.environ).text(html)}
-            self.card.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
+            self.card.outputs = (
+                {
+                    "output_type": "display_data",
+                    "data": {"text/html": Redactor(os.environ).text(html)},
+                    "metadata": {},
+                },
+            )
 
     def run(self) -> None:
         """Start a run with the plain variables, unless one is at work."""

@@ -94,8 +94,11 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
         if lead.op
         else ""
     )
-    named = [w for w in waits if graphs.called(hang, w) in lead.says]
-    missed = max(named, key=lambda w: lead.says.index(graphs.called(hang, w))).group if named else lead.group
+    missed = max(
+        (w for w in waits if graphs.called(hang, w) in lead.says),
+        key=lambda w: lead.says.index(graphs.called(hang, w)),
+        default=lead,
+    )
     uneven, undated = judge_odd.uneven(hang, lead.rank), _undated(hang, lead, waits)
     behind = undated and not any(
         g.differences for g in hang.groups if g.name == lead.group
@@ -130,7 +133,7 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
         else "likely",
         tuple(dict.fromkeys((*witnesses[:1], *undated, *witnesses[1:]))),
         _decides(hang, lead),
-        group=missed,
+        group=missed.group,
     )
 
 

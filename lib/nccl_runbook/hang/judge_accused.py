@@ -164,8 +164,9 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
     itself be waiting."""
     wait, own = waits[0], graph.waits[rank][0]
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
-    late = "came late to" if issued else "has not called"
-    says = f"is in {called(hang, own)} and {late} {called(hang, wait)}"
+    says = (
+        f"is in {called(hang, own)} and {'came late to' if issued else 'has not called'} {called(hang, wait)}"
+    )
     return Accused(
         rank,
         "order" if issued else "skipped",

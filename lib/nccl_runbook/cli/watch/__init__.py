@@ -59,8 +59,11 @@ def watch(
     """Stay beside a job until it hangs or ends; if it hangs, leave the page of a look. Reads only."""
     stop.end()
     try:
-        limit_s, wait_s = duration_s("--after", after), duration_s("--wait", wait)
-        named = look_live.checked_pids(pid)
+        limit_s, wait_s, named = (
+            duration_s("--after", after),
+            duration_s("--wait", wait),
+            look_live.checked_pids(pid),
+        )
     except (UsageError, ValueError) as error:
         answer.leave(error)
     answer.say(f"watching: a look follows when a rank has not moved for {after}")

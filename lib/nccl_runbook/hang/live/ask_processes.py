@@ -155,8 +155,10 @@ def _launcher(process: Process, known: Dict[int, Optional[Process]]) -> int:
 
 
 def _process(pid: int, asked: bool) -> Optional[Process]:
-    is_own_test = LOADER in read(f"/proc/{pid}/cmdline")  # ranks of the runbook are forks of its warm process
-    if not asked and (is_own_test or os.stat(f"/proc/{pid}").st_uid != os.getuid()):
+    # ranks of the runbook are forks of its warm process
+    if not asked and (
+        os.stat(f"/proc/{pid}").st_uid != os.getuid() or LOADER in read(f"/proc/{pid}/cmdline")
+    ):
         return None
     whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
     variables = {n: clipped(v, 256) for n, v in whole.items() if n in NAMES}

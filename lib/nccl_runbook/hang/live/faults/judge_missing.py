@@ -185,11 +185,16 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
         if fits
     )
     where = first.frame or "its own code (no stack available)"
-    who = "it" if len(late) == 1 else "the first"
     frames = [
         Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in late[:8]
     ]
     picture = accuse(
-        base, kind, late, f"never came: {who} {doing} {where}", cause, status, [*evidence, *frames]
+        base,
+        kind,
+        late,
+        f"never came: {'it' if len(late) == 1 else 'the first'} {doing} {where}",
+        cause,
+        status,
+        [*evidence, *frames],
     )
     return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")
