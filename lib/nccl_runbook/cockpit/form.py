@@ -264,13 +264,8 @@ class Cockpit:
             html = re.sub(rf"[^\s/(]+/{PASTED}", "pasted text", html).replace(
                 ": --gpus N", " in the field above"
             )
-            self.card.outputs = (
-                {
-                    "output_type": "display_data",
-                    "data": {"text/html": Redactor(os.environ).text(html)},
-                    "metadata": {},
-                },
-            )
+            data = {"text/html": Redactor(os.environ).text(html)}
+            self.card.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
 
     def run(self) -> None:
         """Start a run with the plain variables, unless one is at work."""
