@@ -302,6 +302,9 @@ def _hang_a_rank(runner: int) -> list[int]:
 # --- what is asked, offered and marked; these change nothing that the tests above need
 
 def interpret(page, python: str) -> None:
+    if not page.get_by_label("Interpreter", exact=True).is_visible():
+        page.get_by_text("Options: interpreter, GPUs, time").click()
+        page.get_by_label("Interpreter", exact=True).wait_for()
     page.get_by_label("Interpreter", exact=True).fill(python)
     page.get_by_label("Interpreter", exact=True).press("Tab")
 

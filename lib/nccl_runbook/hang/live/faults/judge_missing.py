@@ -184,7 +184,6 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
         )
         if fits
     )
-    where = first.frame or "its own code (no stack available)"
     frames = [
         Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in late[:8]
     ]
@@ -192,7 +191,8 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
         base,
         kind,
         late,
-        f"never came: {'it' if len(late) == 1 else 'the first'} {doing} {where}",
+        f"never came: {'it' if len(late) == 1 else 'the first'} {doing} "
+        f"{first.frame or 'its own code (no stack available)'}",
         cause,
         status,
         [*evidence, *frames],
