@@ -376,20 +376,20 @@ def test_kernels_talk_over_tcp_where_no_unix_socket_can_be_made(tmp_path: Path) 
 @given(st.text())
 def test_any_text_is_a_duration_or_refused(text: str) -> None:
     try:
-        assert duration_s(text) > 0
+        assert duration_s("--budget", text) > 0
     except UsageError as refusal:
         assert repr(text) in str(refusal)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("2m5s", 125)])
 def test_durations(text: str, seconds: float) -> None:
-    assert duration_s(text) == seconds
+    assert duration_s("--budget", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "soon", "5 m", "-5m", "5d", "1.5m", "m"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=re.escape(repr(text))):
-        duration_s(text)
+        duration_s("--budget", text)
 
 
 @pytest.mark.parametrize("text", ["x" * 2_000_000, "TOKEN" * 400_000, "https://" + "a" * 2_000_000, "eyJ" + "a" * 2_000_000 + "."])

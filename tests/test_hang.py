@@ -22,6 +22,7 @@ from nccl_runbook.hang.facts import EARLIER, Hang, HangFile, Op
 from nccl_runbook.hang.inputs import read_inputs as reader_inputs
 from nccl_runbook.hang.judge_accused import silent
 from nccl_runbook.hang.judge_graph import Graph, Wait
+from nccl_runbook.hang.table import tables
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as log_reader
 from nccl_runbook.messages.facts import Logs, RankLog, Timeout
@@ -766,6 +767,14 @@ class TestFindings:
         hang = reader.collect([str(DATA / "skip")])
         again = TypeAdapter(Hang).validate_python(json.loads(json.dumps(to_json(hang))))
         assert rules.judge_hang(again) == rules.judge_hang(hang)
+
+
+@pytest.mark.parametrize(("folder", "group"), [("gloo-swap", "1"), ("pair-swap", "1"), ("gloo-minibatch", "0"), ("stall", "0"), ("op", "0"), ("none", "")])
+def test_the_group_in_which_the_rank_is_missing_is_named_and_its_table_comes_first(folder: str, group: str) -> None:
+    hang = reader.collect([str(DATA / folder)])
+    answer = rules.judge_hang(hang)
+    assert answer.group == group
+    assert not group or tables(hang, answer.culprits, answer.group)[0].caption.split()[1].rstrip(":") == group
 
 
 class TestActiveOperationsAlone:

@@ -26,6 +26,7 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hang.live.ask_processes import processes
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError, WarmLink
@@ -462,3 +463,12 @@ def test_the_quick_profile_of_the_page_keeps_its_time_and_is_what_fleet_reads(py
     (tmp_path / "now.json").write_text(json.dumps(now))
     answer = json.loads(run_cli("fleet", tmp_path, "--json").stdout)
     assert (answer["nodes"], [(c["name"], c["was"], c["now"]) for c in answer["changes"]]) == (1, [("MTU of eth7", "9000", "1500")])
+
+
+def test_test_ranks_of_the_runbook_are_no_job_unless_they_are_named() -> None:
+    """They run beside a hung job while a report is made: "another job may hang" named them."""
+    with Engine([sys.executable], None, Redactor({})) as engine:
+        engine.software()
+        warm, = (pid for pid in children(os.getpid()) if b"warm.py" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        assert "/libtorch" in Path(f"/proc/{warm}/maps").read_text()
+        assert warm not in processes() and warm in processes([warm])

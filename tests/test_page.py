@@ -165,7 +165,7 @@ def test_what_leads_is_said_once_and_what_is_weaker_is_folded():
     run, found = samples.duplicate_gpu()
     page = Page(render("duplicate-gpu"))
     lead = samples.shared_gpu()
-    assert page.text.count(lead.title) == 3, "the title, the h1 and the table of steps"
+    assert page.text.count(lead.title) == 2, "the title and the h1; the table of steps only points to it"
     assert [page.text.count(text) for r in lead.remedy for text in (r.text, *r.lines)] == [1] * 5
     assert [page.text.count(e.text) for e in lead.evidence] == [1, 1]
     ids = [attrs.get("id", name) for name, attrs in page.tags if "id" in attrs or name == "details"]
@@ -463,3 +463,32 @@ def test_options_of_a_line_to_copy_do_not_break_at_their_dashes():
     shown = environment().from_string("{{ line | options }}").render(line=line)
     assert re.findall(r'<span class="option">([^<]*)</span>', shown) == ["--for", "-x", "--out"] and "<b>" not in shown
     assert html.unescape(re.sub(r"</?span[^>]*>", "", shown)) == line, "it is copied as it was"
+
+
+def told(step: str, rule: str, cause: str, status: str, title: str, fix: str) -> Record:
+    return samples.record(step, [Finding(rule, Severity.BROKEN, title, (Evidence(f"seen of {title}", "x"),), (Remedy("you", fix),), cause, status)])
+
+
+def test_the_fix_of_what_leads_stands_first_and_other_proven_causes_are_open():
+    """Dumps lead with a likely cause; the banner named it, while the first fix was that of an established one of the log."""
+    lead = told("06-timeouts", "hang-told", "collective-on-some-ranks-only", "likely", "rank 2 never came", "fix of rank 2")
+    log = told("07-logs", "a", "gpu-or-link-fault", "established", "a GPU is faulty", "replace the GPU")
+    more = [Finding(f"f{n}", Severity.BROKEN, f"cause {n}", (), (Remedy("you", f"remedy {n}"),), cause, "likely")
+            for n, cause in enumerate(("out-of-memory", "shm-too-small", "network-unreachable"))]
+    found = [lead, dataclasses.replace(log, findings=[*log.findings, *more])]
+    document = verdict_document(samples.run_info(planned=["06-timeouts", "07-logs"]), found)
+    html = render_index(document, found)
+    part = Page(html.partition('id="fix"')[2].partition("</section>")[0])
+    assert document.sentence.startswith("Broken: rank 2 never came")
+    assert part.text.index("fix of rank 2") < part.text.index("replace the GPU")
+    cards = [name for name, attrs in part.tags if name == "article" or "told" in attrs.get("class", "")]
+    assert cards == ["article"] * 3 + ["details"] * 2
+    assert Page(html).text.count("rank 2 never came") == 2 + 1, "the title, the banner, and its piece of evidence"
+
+
+def test_one_step_that_only_repeats_the_banner_says_so_once():
+    first = told("06-timeouts", "hang-told", "rank-busy-on-host", "likely", "rank 3 never came", "wait")
+    other = samples.record("07-logs", [Finding("n", Severity.UNKNOWN, "the log shows no fault")])
+    found = [dataclasses.replace(first, tables=[], facts={}, commands=[], parameters={}), other]
+    html = render_index(verdict_document(samples.run_info(planned=["06-timeouts", "07-logs"]), found), found)
+    assert "rank 3 never came" not in Page(html.partition('id="steps"')[2]).text

@@ -103,3 +103,23 @@ def test_paper_and_a_phone_cut_off_no_ordinary_table(browser, tmp_path: Path):
     page.set_viewport_size({"width": 360, "height": 800})
     assert page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('.steps').parentElement)") == 0
     page.close()
+
+
+@pytest.mark.parametrize("gpus", [1, 6, 8, 16])
+def test_the_words_of_a_grid_stay_within_their_boxes(browser, tmp_path: Path, gpus: int) -> None:
+    """Two ranks on one GPU are two lines, which touched the edge of their box."""
+    words = ("0 trainer, 1 engine", "10 trainer, 11 engine, 12 engine", "weight-update-group", "actor, rollout")
+    plan = Table("plan", ["group", *(f"GPU {n}" for n in range(gpus))], [[word, *[word] * gpus] for word in words], drawn="grid")
+    path = tmp_path / "grid.html"
+    path.write_text(f"<body>{plan.picture}</body>")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    distances = page.evaluate("""() => {
+        const boxes = [...document.querySelectorAll('rect')].map(r => r.getBBox());
+        const inside = (x, y) => boxes.find(b => b.x <= x && x <= b.x + b.width && b.y <= y && y <= b.y + b.height);
+        return [...document.querySelectorAll('text')].map(t => t.getBBox()).map(t => [t, inside(t.x + t.width / 2, t.y + t.height / 2)])
+            .filter(pair => pair[1]).map(([t, b]) => Math.min(t.x - b.x, t.y - b.y, b.x + b.width - t.x - t.width, b.y + b.height - t.y - t.height));
+    }""")
+    page.close()
+    assert len(distances) >= 4 * gpus or gpus > 14 and not distances
+    assert min(distances, default=1) > 0, "pixels between a word and the edge of its box"

@@ -47,6 +47,13 @@ def test_failures_and_the_difference_of_two_settings(a: str, b: str, expected: l
     assert ids(soak(a, b)) == expected
 
 
+@pytest.mark.parametrize(("a", "b", "intervals"), [("ppf", "", 1), ("pf", "ff", 0)])
+def test_the_first_line_of_a_failure_counts_and_its_evidence_has_the_interval_once(a: str, b: str, intervals: int) -> None:
+    failed, *compared = judge.judge(soak(a, b))
+    assert "%" not in failed.title and sum("%" in e.text for e in failed.evidence) == intervals
+    assert sum("%" in e.text for f in compared for e in f.evidence) == 2 * bool(b)
+
+
 def test_without_other_settings_no_arm_is_shown() -> None:
     alone, both = (table.tables(soak(*arms)) for arms in (("ppf",), ("ppf", "ppp")))
     assert [[t.columns[at] for at in t.filled].count("arm") for t in (*alone, *both)] == [0, 0, 1, 1]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -173,3 +174,25 @@ def test_a_job_that_never_comes_is_not_waited_for_for_ever(whose: str, at_once: 
 def test_wrong_usage_is_one_sentence(words: tuple[str, ...], tmp_path: Path) -> None:
     ended = read_cli("watch", "--html", str(tmp_path / "hang.html"), *words)
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
+
+
+@pytest.mark.parametrize(("words", "option"), [
+    (("watch", "--wait", "1x"), "--wait"), (("watch", "--after", "x"), "--after"), (("soak", "--for", "x"), "--for"), (("soak", "--run-limit", "0"), "--run-limit"),
+    (("ab", ".", "A=1", "--budget", "x"), "--budget"), (("sync", "--budget", "x"), "--budget"), (("hosts", "--budget", "x", "a", "b"), "--budget"),
+    (("run", "--budget", "x"), "--budget"), (("sync", "--receivers-busy", "x"), "--receivers-busy"), (("sync", "--repeats", "0"), "--repeats"),
+    (("sync", "--tensor-parallel", "0"), "--tensor-parallel")])
+def test_a_wrong_duration_or_number_is_refused_with_the_name_of_its_option(words: tuple[str, ...], option: str, tmp_path: Path) -> None:
+    ended = run_cli(*words, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1) and option in ended.stderr
+
+
+@pytest.mark.parametrize("command", [("sync",), ("ab", ".", "A=1", "--sync", "Qwen/Qwen2.5-0.5B")])
+def test_more_layers_than_the_model_has_are_refused(command: tuple[str, ...], tmp_path: Path) -> None:
+    ended = run_cli(*command, "--layers", "99", cwd=tmp_path)
+    assert ended.returncode == 2 and {"99", "24"} <= set(re.findall(r"\d+", ended.stderr)), ended.stderr
+
+
+def test_the_wait_for_the_first_rank_is_no_longer_than_asked(tmp_path: Path) -> None:
+    began = time.monotonic()
+    code, document, words = watched("--job", 77004, "--wait", "1s", "--html", tmp_path / "hang.html")
+    assert (code, document["jobs"]) == (4, []) and time.monotonic() - began < 9, f"--every is 10 s: {words}"

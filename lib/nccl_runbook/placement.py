@@ -56,8 +56,5 @@ def place(cuda_indices: Sequence[int | None]) -> Placement:
 
 def layers_to_move(placement: Placement, asked: int, layers_of: int) -> int:
     """Number of layers to move: ``asked``, else all on GPUs, and an eighth in a rehearsal on the CPU."""
-    if asked:
-        return min(asked, layers_of)
-    return (
-        layers_of if any(d is not None for d in placement.devices) else max(1, layers_of // REHEARSAL_SHARE)
-    )
+    on_gpus = any(d is not None for d in placement.devices)
+    return asked or (layers_of if on_gpus else max(1, layers_of // REHEARSAL_SHARE))

@@ -29,12 +29,12 @@ Choice = Callable[[Sequence[records.Record], Sequence[str]], tuple[str, str]]
 VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a loaded node
 
 
-def duration_s(text: str) -> float:
-    """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError for any other text."""
+def duration_s(option: str, text: str) -> float:
+    """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError with the ``option`` for any other text."""
     match = re.fullmatch(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?", text.strip())
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     if not (total := hours * 3600 + minutes * 60 + seconds):
-        raise UsageError(f"{text!r} is not a duration: write 90s, 5m or 1h30m")
+        raise UsageError(f"{option} {text!r} is not a duration: write 90s, 5m or 1h30m")
     return float(total)
 
 

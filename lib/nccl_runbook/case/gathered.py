@@ -55,7 +55,7 @@ def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
     dumps = Dumps(
         f"{verdict.kind}: {verdict.sentence}{sure}",
         hang_told(verdict, hang.logs.launcher),
-        tables(hang, verdict.culprits),
+        tables(hang, verdict.culprits, verdict.group),
         verdict.decides,
     )
     return dumps, dataclasses.replace(

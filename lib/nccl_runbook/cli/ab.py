@@ -101,7 +101,7 @@ def ab(
     stopped, began = stop.Stop(), time.monotonic()
     with contextlib.ExitStack() as stack:
         try:
-            until = began + duration_s(budget)
+            until = began + duration_s("--budget", budget)
             check_present(gpus, python)
 
             def start() -> Engine:

@@ -45,7 +45,7 @@ def hang(
     judged, findings = rules.judge_hang(facts), rules.findings(facts)
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    shown = tables(facts, judged.culprits)
+    shown = tables(facts, judged.culprits, judged.group)
     sentence = f"{verdict.capitalize()}: {judged.sentence.rstrip('.')}{how_sure(judged.cause, judged.status)}"
     answer.end(
         document(facts, judged, verdict, code)

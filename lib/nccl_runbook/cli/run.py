@@ -110,7 +110,7 @@ def run(
                 "--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: "
                 "a record contains its own"
             )
-        given, seconds = [*brought, *map(_pair, parameter)], duration_s(budget)
+        given, seconds = [*brought, *map(_pair, parameter)], duration_s("--budget", budget)
         # a wrong path is reported before the run, not after it
         paths = [text for name, text in given if name in ("log", "against", "hang_path")]
         read = [path for text in paths for path in log_file.named(text)]

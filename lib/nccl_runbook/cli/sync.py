@@ -57,11 +57,11 @@ def sync(
         ),
     ] = "",
     tensor_parallel: Annotated[
-        int, typer.Option(metavar="N", help="Ranks per engine; each keeps its own rows.")
+        int, typer.Option(metavar="N", min=1, help="Ranks per engine; each keeps its own rows.")
     ] = 1,
-    layers: Annotated[int, typer.Option(metavar="N", help="Number of layers. 0: all.")] = 0,
+    layers: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers. 0: all.")] = 0,
     repeats: Annotated[
-        int, typer.Option(metavar="N", help="Syncs per method; the first is reported separately.")
+        int, typer.Option(metavar="N", min=1, help="Syncs per method; the first is reported separately.")
     ] = 3,
     directory: Annotated[
         str, typer.Option(metavar="DIR", help="Folder of the disk methods. The next sync removes left-overs.")
@@ -146,7 +146,7 @@ def sync(
                         "run_dir": folder,
                         "python": python,
                         "gpus": gpus,
-                        "budget_s": int(duration_s(budget)),
+                        "budget_s": int(duration_s("--budget", budget)),
                         "allow_busy": allow_busy,
                         "model": model,
                         "methods": methods,
@@ -168,7 +168,7 @@ def sync(
                 else _measured(step, tensor_parallel, stopped)
             )
         except (ValueError, EngineError) as error:  # an interpreter that cannot be used is a ValueError, too
-            answer.leave(error)
+            answer.leave(str(error).replace("receivers_busy:", "--receivers-busy"))
         _finish(step, *outcome, json, html, fail_on, stopped.received)
 
 

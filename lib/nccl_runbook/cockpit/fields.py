@@ -63,7 +63,6 @@ def buttons() -> dict[str, w.Button]:
     return {
         "run": w.Button(
             description="Run tests",
-            button_style="primary",
             tooltip="Run the steps. Starts ranks on the GPUs.",
         ),
         "cancel": w.Button(description="Cancel", tooltip="Stop the run and its ranks"),

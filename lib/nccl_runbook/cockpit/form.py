@@ -66,10 +66,12 @@ class Cockpit:
             if (self.notebooks / f"{name}.ipynb").is_file()
         }
         self.buttons = buttons()
-        self.texts = {name: w.HTML() for name in ("look", "price", "status", "line", "said")}
+        self.texts = {name: w.HTML() for name in ("look", "price", "status", "line", "said", "fix")}
         self.card = w.Output()
         self.rows["setting"].layout.width = "60%"
-        self.fix = w.HBox([self.rows["setting"], self.buttons["try"]], layout=w.Layout(display="none"))
+        self.fix = w.HBox(
+            [self.rows["setting"], self.buttons["try"], self.texts["fix"]], layout=w.Layout(display="none")
+        )
         self.plan = w.VBox(list(self.boxes.values()))
         self.grid = Grid(namespace, self.notebooks, self._start)
         tests = w.VBox([self.grid.box, self.plan])
@@ -205,15 +207,16 @@ class Cockpit:
         with _lock:
             field, refused = refusal(self.fields, self.wrong)
             if not refused:
-                named = gpu_ranges(self.fields["gpus"].value)
-                here = present(self.fields["python"].value)
-                self.gpus = sum(last - first + 1 for first, last in named) or here
+                self.gpus = sum(
+                    last - first + 1 for first, last in gpu_ranges(self.fields["gpus"].value)
+                ) or present(self.fields["python"].value)
             at_work = _latest is not None and _latest.at_work
             # no answer to another question
             run = _latest if at_work or _latest is None or _latest.about == self.asked else None
             self.buttons["try"].disabled = (
                 bool(refused) or at_work or not self.fields["setting"].value.strip()
             )
+            self.buttons["try"].layout.display = "none" if self.gpus == 0 else ""
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
             seconds = self._seconds(self._ticked())
@@ -223,16 +226,12 @@ class Cockpit:
             tested = run.parts[0] if run and run.about == self.asked else None
             answer = self.case(tested)
             self.grid.draw(run, bool(refused) or at_work)
-            # a job that hangs is looked at before anything is tested
-            first = (
-                "look"
-                if not any(r.step == DUMPS for r in self.gathered.records)
-                and (
-                    self.fields["symptom"].value.startswith("hangs")
-                    or (answer and answer.test and answer.test.line.startswith("nccl-runbook look"))
-                )
-                else "run"
-            )
+            # one button at most is the next thing to do; none if that is a line of the answer
+            test = answer.test if answer else None
+            hangs = not answer and self.fields["symptom"].value.startswith("hangs")
+            first = "run" if not test or test.steps else ""
+            if hangs or test and test.line.startswith("nccl-runbook look"):
+                first = "look"
             for name in ("look", "run"):
                 self.buttons[name].button_style = "primary" if name == first else ""
             asks = answer and any("--gpus" in f.title for s in answer.document.steps for f in s.findings)

@@ -94,6 +94,11 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         if lead.op
         else ""
     )
+    missed = max(
+        (w for w in waits if graphs.called(hang, w) in lead.says),
+        key=lambda w: lead.says.index(graphs.called(hang, w)),
+        default=lead,
+    )
     uneven, undated = judge_odd.uneven(hang, lead.rank), _undated(hang, lead, waits)
     behind = undated and not any(
         g.differences for g in hang.groups if g.name == lead.group
@@ -128,6 +133,7 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         else "likely",
         evidence=tuple(dict.fromkeys((*witnesses[:1], *undated, *witnesses[1:]))),
         decides=_decides(hang, lead),
+        group=missed.group,
     )
 
 

@@ -169,16 +169,21 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
     wait, own = waits[0], graph.waits[rank][0]
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
     says = (
-        f"{'came late to' if issued else 'has not called'} {called(hang, wait)}, "
-        "which came at this place in earlier steps: "
-        f"it is in {called(hang, own)}"
+        f"is in {called(hang, own)} and {'came late to' if issued else 'has not called'} {called(hang, wait)}"
     )
     return Accused(
         rank,
         "order" if issued else "skipped",
         says,
         own.op.frame,
-        (Evidence(f"rank {rank} {says}", source_of(hang, own)), *_waiting(hang, waits)),
+        (
+            Evidence(
+                f"rank {rank} called {called(hang, own)}; {called(hang, wait)} "
+                "came at this place in earlier steps",
+                source_of(hang, own),
+            ),
+            *_waiting(hang, waits),
+        ),
         own.op,
         own.group,
     )

@@ -44,9 +44,10 @@ STATE = (
 
 @dataclasses.dataclass(frozen=True)
 class HangVerdict:
-    """The answer. ``collective``: where the others wait, empty if nowhere; ``decides``: what to collect
-    next, as a line to paste; ``pid``: of the one rank that did not come, 0 if unknown; ``host``: that rank's,
-    empty if all ranks that were seen are on one host."""
+    """The answer. ``collective``: where the others wait, empty if nowhere; ``group``: the
+    process group in which the first rank is missing, empty if unknown; ``decides``: what to collect next, as
+    a line to paste; ``pid``: of the one rank that did not come, 0 if unknown; ``host``: that rank's, empty if
+    all ranks that were seen are on one host."""
 
     kind: str
     culprits: tuple[int, ...]
@@ -60,6 +61,7 @@ class HangVerdict:
     decides: str = ""
     pid: int = 0
     host: str = ""
+    group: str = ""
 
     def at_fault(self, line: str, now: bool) -> str:
         """A line about PID, with the host of the rank at fault, and with its pid if it was seen just ``now``:

@@ -28,11 +28,12 @@ _LETTERS = {
 MOST_GROUPS = 12
 
 
-def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
-    """Every table with content, groups with open operations first."""
+def tables(hang: Hang, culprits: Collection[int] = (), group: str = "") -> list[Table]:
+    """Every table with content: first the ``group`` that decides, then groups with open operations."""
     groups = sorted(
         (g for g in hang.groups if any(t.tail for t in g.tracks)),
         key=lambda g: (
+            g.name != group,
             not g.differences and all(t.opened is None for t in g.tracks),
             not set(culprits) & set(g.ranks),
             g.name,

@@ -30,6 +30,7 @@ from nccl_runbook.report.verdict_document import (
 from nccl_runbook.report.verdict_sentence import (
     MEASURED,
     headline,
+    leading,
     same_setting,
     tests_nothing,
     verdict_sentence,
@@ -199,9 +200,10 @@ def _different(records: Iterable[Record]) -> list[str]:
 
 
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
-    """(title, remedies), most certain first: of established and likely causes, then of findings from WARN up
-    without a cause; of what is only noted, only if nothing is wrong. If there are neither: of possible causes
-    and unknown findings, then of unexplained ones, so that a page with trouble always says what to do."""
+    """(title, remedies): first what leads, then most certain first: of established and likely causes, then of
+    findings from WARN up without a cause; of what is only noted, only if nothing is wrong. If there are
+    neither: of possible causes and unknown findings, then of unexplained ones, so that a page with trouble
+    always says what to do."""
     free = worst_first(
         f for s in document.steps for f in s.findings if f.cause is None and f.remedy and f.id != UNDECIDED
     )
@@ -226,6 +228,9 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
         *((f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN),
     ]
     cards = sure or open_ones or [(f.title, list(f.remedy)) for f in bad]
+    if lead := leading(document.steps, document.causes):
+        ahead = {lead.title, *(c.title for c in document.causes if c.id == lead.cause)}
+        cards.sort(key=lambda card: card[0].removeprefix(POSSIBLE) not in ahead)
     # each remedy stands once
     first = {r: at for at, (_, remedies) in reversed([*enumerate(cards)]) for r in remedies}
     return [

@@ -26,9 +26,11 @@ def part(spec: dict[str, Any], layers: int = 0) -> dict[str, Any]:
     """The model with only this many layers, for a machine that cannot hold or move all of them; 0 for all.
     Its ``line`` is shell text that prints this specification."""
     own = [sys.executable, "-m", "nccl_runbook.sync.models", spec.get("source", spec["name"]), str(layers)]
+    if layers > spec["layers_of"]:
+        raise ValueError(f"layers: {layers} is more than the {spec['layers_of']} layers of {spec['name']}")
     return {
         **spec,
-        "layers": min(layers, spec["layers_of"]) if layers else spec["layers_of"],
+        "layers": layers or spec["layers_of"],
         "line": f'"$({shlex.join(own)})"',
     }
 

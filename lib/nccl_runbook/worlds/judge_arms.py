@@ -59,16 +59,25 @@ def decide(outcomes: Outcomes) -> Decision:
     if outcomes.control == "lost":
         return Decision("inconclusive", "the runbook's own process was killed while the ranks ran")
     if outcomes.settled and not unsteady:
-        why = "it passes without these variables"
-        return Decision("variable", why, "clean", "env-conflict", "established")
+        return Decision(
+            "variable", "it passes without these variables", "clean", "env-conflict", "established"
+        )
     if outcomes.message and outcomes.control in FAILING:
-        why = "the messages of the ranks, or how they ended, show the cause"
-        return Decision("explained", why, "" if unsteady else next(iter(cures(outcomes)), ""))
+        return Decision(
+            "explained",
+            "the messages of the ranks, or how they ended, show the cause",
+            "" if unsteady else next(iter(cures(outcomes)), ""),
+        )
     if unsteady:
         return Decision("inconclusive", unsteady)
     if outcomes.clean == "pass":
-        why = "it passes without the variables of your environment"
-        return Decision("variable", why, "clean", "env-conflict", "likely")
+        return Decision(
+            "variable",
+            "it passes without the variables of your environment",
+            "clean",
+            "env-conflict",
+            "likely",
+        )
     return _by_arms(outcomes)
 
 

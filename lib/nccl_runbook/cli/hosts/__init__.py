@@ -97,7 +97,10 @@ def hosts(
     stop.end()
     try:
         names, carrier = carriers.chosen(names, job, ray, over, python)
-        port, budget_s = port or int(os.environ.get("MASTER_PORT") or RENDEZVOUS_PORT), duration_s(budget)
+        port, budget_s = (
+            port or int(os.environ.get("MASTER_PORT") or RENDEZVOUS_PORT),
+            duration_s("--budget", budget),
+        )
         if not 0 < port < 65536:
             raise UsageError(f"MASTER_PORT={port} is not a port number")
     except (ask.NoAllocation, UsageError) as error:

@@ -83,7 +83,9 @@ def soak(
     stopped = stop.Stop()
     with contextlib.ExitStack() as stack:
         try:
-            until = ask.Until(duration_s(time_), runs or 1 << 62, failures, duration_s(run_limit))
+            until = ask.Until(
+                duration_s("--for", time_), runs or 1 << 62, failures, duration_s("--run-limit", run_limit)
+            )
             check_present(gpus, python)
             arms = reader.read(".", against or ".")
             if somebody := busy.gpus_busy(nvml.users(), allow_busy):
@@ -146,8 +148,9 @@ def _text(sentence: str, findings: list[Finding], soaked: Soak, folder: Path) ->
             *(f"        {line}" for r in f.remedy for line in (r.text, *r.lines)),
         )
     ]
-    tables = map(repr, table.tables(soaked))
-    return "\n\n".join([sentence, "\n".join(lines), *tables, f"every run: {folder / ask.RUNS}"])
+    return "\n\n".join(
+        [sentence, "\n".join(lines), *map(repr, table.tables(soaked)), f"every run: {folder / ask.RUNS}"]
+    )
 
 
 def _document(soaked: Soak, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:

@@ -59,7 +59,11 @@ def watch(
     """Stay beside a job until it hangs or ends; if it hangs, leave the page of a look. Reads only."""
     stop.end()
     try:
-        limit_s, wait_s, named = duration_s(after), duration_s(wait), look_live.checked_pids(pid)
+        limit_s, wait_s, named = (
+            duration_s("--after", after),
+            duration_s("--wait", wait),
+            look_live.checked_pids(pid),
+        )
     except (UsageError, ValueError) as error:
         answer.leave(error)
     answer.say(f"watching: a look follows when a rank has not moved for {after}")
@@ -91,7 +95,7 @@ def watch(
             answer.say(f"{'; '.join(p.sentence for p in pictures)}. Watching on")
             progress.again(members)
             patience[still.job] *= 2  # else a job whose ranks stand at one line is looked at for ever
-        time.sleep(every)
+        time.sleep(every if most_ranks else min(every, wait_s))
 
 
 def _runs(pid: int) -> bool:

@@ -32,8 +32,9 @@ def rate(soak: Soak, arm: str) -> str:
     return f"0 of {counted(runs, 'run')} failed" + (f" (95% upper bound: {3 / runs:.1%})" if runs > 3 else "")
 
 
-def _rates(soak: Soak) -> str:
-    return "; ".join(f"{_name(soak, arm)}{rate(soak, arm)}" for arm in soak.arms)
+def _counts(soak: Soak) -> str:
+    """The rates of all arms; the interval of one with failures is left to the evidence."""
+    return "; ".join(_name(soak, arm) + rate(soak, arm).partition(" (95% interval")[0] for arm in soak.arms)
 
 
 def _time(seconds: float) -> str:
@@ -47,7 +48,7 @@ def _passed(soak: Soak) -> Finding:
         Evidence(f"ended because {soak.ended}", soak.what),
         Evidence(bound, "rule of three: 3 / time without a failure"),
     )
-    text = f"{_rates(soak)}, in {_time(soak.wall_s)}"
+    text = f"{_counts(soak)}, in {_time(soak.wall_s)}"
     if soak.on_gpus:
         return Finding("soak-passed", Severity.OK, text, evidence)
     text = f"the ranks ran on the CPU over Gloo, which says nothing about NCCL and GPUs; {text}"
@@ -58,8 +59,9 @@ def _passed(soak: Soak) -> Finding:
 def _failed(soak: Soak) -> Finding:
     first = soak.failed("A")[0]
     number = [*soak.runs].index(first) + 1
-    text = f"{_rates(soak)}; the first was run {number}: {first.ended}"
+    text = f"{_counts(soak)}; the first was run {number}: {first.ended}"
     evidence = (
+        *[Evidence(rate(soak, "A"), soak.what)] * (len(soak.arms) == 1),
         *(Evidence(line, f"run {number}, last lines") for line in [*first.last_lines][-4:]),
         Evidence(f"ended because {soak.ended}", soak.what),
     )

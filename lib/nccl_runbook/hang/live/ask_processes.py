@@ -11,6 +11,7 @@ from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.hang.live.ask_proc import ancestors, own_inodes, pids, read, stat_fields, unless_gone
 from nccl_runbook.hang.live.facts import LEFT_OVER, Ended
+from nccl_runbook.launch.warm_link import LOADER
 
 # values are read and kept for these names alone
 NAMES = frozenset(
@@ -126,7 +127,7 @@ class Process:
 
 def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
     """pid -> process: those of this user that map libtorch or have a rank in their environment, and those of
-    ``all_users``."""
+    ``all_users``. Test ranks of the runbook count only if they are in ``all_users``."""
     own = {pid: unless_gone(None, _process, pid, pid in all_users) for pid in pids() if pid != os.getpid()}
     # under srun the shell from which one looks has a rank in its environment, too
     shells = set(ancestors(os.getpid())) - set(all_users)
@@ -152,7 +153,10 @@ def _launcher(process: Process, known: Dict[int, Optional[Process]]) -> int:
 
 
 def _process(pid: int, asked: bool) -> Optional[Process]:
-    if not asked and os.stat(f"/proc/{pid}").st_uid != os.getuid():
+    # ranks of the runbook are forks of its warm process
+    if not asked and (
+        os.stat(f"/proc/{pid}").st_uid != os.getuid() or LOADER in read(f"/proc/{pid}/cmdline")
+    ):
         return None
     whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
     variables = {n: clipped(v, 256) for n, v in whole.items() if n in NAMES}

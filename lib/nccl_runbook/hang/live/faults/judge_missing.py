@@ -174,29 +174,15 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
     kind, cause, doing = next(
         row
         for fits, *row in (
-            (
-                first.does == "busy" and first.has_gil,
-                "gil-held",
-                "rank-busy-on-host",
-                "runs there and holds the GIL",
-            ),
-            ("data loader" in first.helper, "host-busy", "data-stall", f"waits for {first.helper}"),
-            (first.helper, "host-busy", "rank-busy-on-host", f"waits for {first.helper}"),
-            (first.does == "busy", "host-busy", "rank-busy-on-host", "works there"),
-            (first.does in WAITING, "skipped", "collective-on-some-ranks-only", "waits there"),
-            (
-                first.process and asks(first.process),
-                "skipped",
-                None,
-                f"waits there for {ANSWER}",
-            ),
-            (True, "skipped", None, "sleeps there: it is late, or skipped a call that the others made"),
+            (first.does == "busy" and first.has_gil, "gil-held", "rank-busy-on-host", "holds the GIL in"),
+            ("data loader" in first.helper, "host-busy", "data-stall", f"waits for {first.helper} in"),
+            (first.helper, "host-busy", "rank-busy-on-host", f"waits for {first.helper} in"),
+            (first.does == "busy", "host-busy", "rank-busy-on-host", "works in"),
+            (first.does in WAITING, "skipped", "collective-on-some-ranks-only", "waits in"),
+            (first.process and asks(first.process), "skipped", None, f"waits for {ANSWER} in"),
+            (True, "skipped", None, "is late, or skipped a call: it sleeps in"),
         )
         if fits
-    )
-    where = (
-        f"{'it' if len(late) == 1 else 'the first'} is in "
-        f"{first.frame or 'its own code (no stack available)'}"
     )
     frames = [
         Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in late[:8]
@@ -205,7 +191,8 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
         base,
         kind,
         late,
-        f"never came: {where} and {doing}",
+        f"never came: {'it' if len(late) == 1 else 'the first'} {doing} "
+        f"{first.frame or 'its own code (no stack available)'}",
         cause=cause,
         status=status,
         observed=[*evidence, *frames],
