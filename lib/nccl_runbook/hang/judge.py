@@ -7,10 +7,7 @@ from collections import Counter
 from nccl_runbook.causes.causes import fitting, in_logs, usual
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.hang import (
-    judge_graph as graphs,
-    judge_odd,
-)
+from nccl_runbook.hang import judge_graph as graphs, judge_odd
 from nccl_runbook.hang.facts import EARLIER, UNDATED, Hang
 from nccl_runbook.hang.judge_accused import RAS_AGAIN, accuse, silent, slow
 from nccl_runbook.hang.judge_ended import Accused, quoted, raised
@@ -100,9 +97,8 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         default=lead,
     )
     uneven, undated = judge_odd.uneven(hang, lead.rank), _undated(hang, lead, waits)
-    behind = undated and not any(
-        g.differences for g in hang.groups if g.name == lead.group
-    )  # a wrong call is wrong at any time
+    # a wrong call is wrong at any time
+    behind = undated and not any(g.differences for g in hang.groups if g.name == lead.group)
     there = len({w.rank for w in waits if graphs.called(hang, w) == collective}) or len(victims)
     who = [
         *(f"rank {a.rank} {a.says}" for a in accused[:3]),
