@@ -18,18 +18,17 @@ from nccl_runbook.core.secret_lines import ESCAPED_LINES, KEY, LINES, bodies, is
 from nccl_runbook.core.secret_values import (
     HARMLESS,
     HINTS,
-    LONG_WORD,
     TABLES,
-    is_numbered,
-    is_random,
     is_secret,
     looks_random,
     mask,
     own_patterns,
     sounds_secret,
     without_blocks,
+    without_made,
     written,
 )
+from nccl_runbook.core.secret_words import is_numbered
 from nccl_runbook.core.share import compiled, learn, shared
 
 KINDS = {
@@ -245,7 +244,7 @@ class Redactor:
         text = ESCAPED_LINES.sub(
             lambda line: self._masked(line[0].replace("\\n", "\n")).replace("\n", "\\n"), self._masked(text)
         )
-        return LONG_WORD.sub(lambda word: mask("token") if is_random(word["word"] or "") else word[0], text)
+        return without_made(text)
 
     def _masked(self, text: str) -> str:
         """The text without secrets; lines with a prefix are read together without it, then each alone."""

@@ -8,6 +8,8 @@ import re
 from typing import Dict, List, Match, Pattern
 from urllib.parse import quote
 
+from nccl_runbook.core.secret_words import NAMED, NAMED_SMALL, SHUFFLED, is_made, is_numbered
+
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 
 
@@ -83,25 +85,15 @@ _PAIR = re.compile(
 _PLAIN_NAME = re.compile(f"(?i:{NAMES['innocent']}|^(?:{NAMES['beside']})$)")
 
 
-# a long word; and first what is as long and no secret: a fingerprint, a public key, a mangled name
-LONG_WORD = re.compile(
-    r"(?=[\w+~:=-]{20})(?:(?:\b(?i:sha\d{1,3})[:=-]|\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
-    r"(?<![\w+~-])(?P<word>[\w+~-]{20,})(?:/[A-Za-z0-9+]{10,200}){0,9}={0,2})"
+# a word of a text; and first what is as long and no secret: a fingerprint, a public key, a mangled name
+_WORD = re.compile(
+    r"(?:\b(?i:sha\d{1,3})[:=-]|\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
+    r"(?<![\w+/~.-])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
 )
-
-
-# what a random word has more of than any name, as a part of its length
-_MIXED = [
-    (re.compile("[a-z]"), 0.1),
-    (re.compile("[A-Z]"), 0.1),
-    (re.compile("[0-9]"), 0.02),
-    (re.compile("[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])"), 0.4),
-    (re.compile("[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])"), 0.3),
-]
-
-
-# more than a word and its number, such as node12
-_SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
+# base64, in which a slash is no end: no part of it is a word or a number
+_BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
+NEAR = 400  # characters before and behind a word
+_NAME_WORD = re.compile(r"(?<![\w.-])(?<!\[redacted:)[A-Za-z_][\w.-]*")
 # a cell of letters only, beside a name of two words or more
 _CELL = re.compile(
     r"(?m)(?P<word>[A-Za-z]{8,64})[`\"'})]{0,4}[ \t]{0,60}(?:[|\u2502\u2503]|\\{1,3}u250[23]|</t|\r?$)"
@@ -119,10 +111,6 @@ _PATH, _PART, _LINE = (
     re.compile(r"/[A-Z]?[a-z_-]{2,99}(?![^/])"),
     re.compile(r"(?:\d{1,9}:)*"),
 )
-# what no name of a layer holds
-_ODD = re.compile(r"(?i:[bcdfghjklmnpqrstvwxz]{5})|[A-Z](?![a-z])|\d{5}|^\d|[^A-Za-z0-9]")
-
-
 # a list of secrets (`tokens: [a, b]`, `api_keys:` and items below), and a value on the line below its name;
 # of vocabularies and layers, which are lists of that name, too, no word mixes letters and digits so long
 _LIST, _LONG_VALUE = (
@@ -191,26 +179,43 @@ def looks_random(lead: Match[str]) -> bool:
         )
     else:
         word = (_VALUE_WORD.match(lead.string, lead.end()) or [""])[0]
-        is_one = any(_SHUFFLED.search(part) and not is_numbered(part) for part in _LONG.findall(word))
+        is_one = any(SHUFFLED.search(part) and not is_numbered(part) for part in _LONG.findall(word))
     return is_one and bool(_GAP_NAME.search(name))
 
 
-def is_random(word: str) -> bool:
-    """Whether the longest part is as long and as mixed as a token. Of random letters and digits, 62 % differ
-    in kind from the next one, and 45 % without word beginnings. In 47 MB of logs and sources of PyTorch 2.13
-    one class is taken for a secret (ConvBnReLU2dAndLinearReLU); 19 of 20 random words of 32 letters and
-    digits are recognised."""
-    part = max(re.findall("[A-Za-z0-9]+", word), key=len, default="")
-    return len(part) >= (14 if len(word) >= 30 else 20) and all(
-        len(of.findall(part)) > most * len(part) for of, most in _MIXED
+def without_made(text: str) -> str:
+    """The text without words that are random, wherever they stand, and without shorter ones near the name of a
+    secret."""
+    return _WORD.sub(_without_parts, text)
+
+
+def _without_parts(word: Match[str]) -> str:
+    """The word; of a path, each part that is random as a mask."""
+    if not word["word"]:
+        return word[0]
+    folders = bool(_PATH.match(word[0]))
+    parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")
+    for at, part in enumerate(parts):
+        longest = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
+        one_case = longest.islower() or longest.isupper()
+        if one_case and folders:  # of a cache
+            continue
+        if is_made(longest):
+            parts[at] = mask("token")
+        elif is_made(longest, NAMED_SMALL if one_case else NAMED) and _is_near_name(word):
+            parts[at] = mask("named")
+    return "/".join(parts)
+
+
+def _is_near_name(word: Match[str]) -> bool:
+    """Whether its line names a secret, or one of the two lines above that hold no mask."""
+    above = word.string[max(0, word.start() - NEAR) : word.start()].split("\n")[-3:]
+    line = above.pop() + word.string[word.start() : word.end() + NEAR].split("\n")[0]
+    return any(
+        sounds_secret(name[0][-MOST_NAME:])
+        for words in (line, *(other for other in above if MASK not in other))
+        for name in _NAME_WORD.finditer(words)
     )
-
-
-def is_numbered(word: str) -> bool:
-    """Whether this is words and numbers, as names of layers are (encoder1layer2weights3). So look,
-    of random lowercase letters and digits, 11 % (16 characters) to 4 % (40); hexadecimal ones do not."""
-    words = re.findall("[A-Z]?[a-z]+", word)
-    return not _ODD.search(word) and sum(map(len, words)) >= (4 if len(words) > 2 else 6) * len(words) > 0
 
 
 def written(character: str) -> str:
@@ -270,7 +275,7 @@ def without_blocks(text: str) -> str:
         _LIST.sub(
             lambda named: _LONG_VALUE.sub(
                 lambda word: (
-                    mask("named") if _SHUFFLED.search(word[0]) and not is_numbered(word[0]) else word[0]
+                    mask("named") if SHUFFLED.search(word[0]) and not is_numbered(word[0]) else word[0]
                 ),
                 named[0],
             ),
