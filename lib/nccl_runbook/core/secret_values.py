@@ -8,7 +8,7 @@ import re
 from typing import Dict, List, Match, Pattern
 from urllib.parse import quote
 
-from nccl_runbook.core.secret_words import NAMED, NAMED_SMALL, SHUFFLED, is_made, is_numbered
+from nccl_runbook.core.secret_words import NAMED, NAMED_SMALL, SHUFFLED, is_made, is_numbered, is_password
 
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 
@@ -184,8 +184,8 @@ def looks_random(lead: Match[str]) -> bool:
 
 
 def without_made(text: str) -> str:
-    """The text without words that are random, wherever they stand, and without shorter ones near the name of a
-    secret."""
+    """The text without words that are random, wherever they stand, and without shorter ones near the name of
+    a secret."""
     return _WORD.sub(_without_parts, text)
 
 
@@ -200,7 +200,7 @@ def _without_parts(word: Match[str]) -> str:
         one_case = longest.islower() or longest.isupper()
         if one_case and folders:  # of a cache
             continue
-        if is_made(longest):
+        if is_made(longest) or is_password(part):
             parts[at] = mask("token")
         elif is_made(longest, NAMED_SMALL if one_case else NAMED) and _is_near_name(word):
             parts[at] = mask("named")
