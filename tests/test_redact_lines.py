@@ -12,8 +12,7 @@ from hypothesis import given, strategies as st
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.secret_lines import bodies, masked_below
-from nccl_runbook.core.secret_values import MASK
-from nccl_runbook.core.secret_words import is_numbered
+from nccl_runbook.core.secret_values import MASK, is_numbered
 from nccl_runbook.launch.running import Running
 from warm_cli import read_cli
 

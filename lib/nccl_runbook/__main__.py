@@ -7,6 +7,7 @@ import functools
 import importlib
 import os
 import re
+import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ from nccl_runbook.core.terminal import Terminal
 
 # each is a file of cli/
 COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage hang bundle soak dev".split())
+# open at once: with 48 a notebook does not start, and the library of its sockets ends the process (pyzmq 27);
+# jobs of the gym fail, and would be diagnosed
+LEAST_FILES = 64
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 
@@ -138,6 +142,8 @@ def main() -> None:
     """Run the command line and exit with its code: 2 for wrong usage, 1 if the answer cannot be written, 130
     if interrupted."""
     Terminal.take()
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < LEAST_FILES:
+        answer.leave(f"raise ulimit -n to at least {LEAST_FILES}: this may open too few files", 1)
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
     command, *words = sys.argv[1:] or [""]
     plain = command in ("diagnose", "triage") or command == "env" and len(words) == 1

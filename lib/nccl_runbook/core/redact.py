@@ -19,16 +19,16 @@ from nccl_runbook.core.secret_values import (
     HARMLESS,
     HINTS,
     TABLES,
+    is_numbered,
     is_secret,
     looks_random,
     mask,
     own_patterns,
     sounds_secret,
     without_blocks,
-    without_made,
     written,
 )
-from nccl_runbook.core.secret_words import is_numbered
+from nccl_runbook.core.secret_words import without_made
 from nccl_runbook.core.share import compiled, learn, shared
 
 KINDS = {

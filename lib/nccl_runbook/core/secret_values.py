@@ -8,8 +8,6 @@ import re
 from typing import Dict, List, Match, Pattern
 from urllib.parse import quote
 
-from nccl_runbook.core.secret_words import NAMED, NAMED_SMALL, SHUFFLED, is_made, is_numbered, is_password
-
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 
 
@@ -85,15 +83,10 @@ _PAIR = re.compile(
 _PLAIN_NAME = re.compile(f"(?i:{NAMES['innocent']}|^(?:{NAMES['beside']})$)")
 
 
-# a word of a text; and first what is as long and no secret: a fingerprint, a public key, a mangled name
-_WORD = re.compile(
-    r"(?:\b(?i:sha\d{1,3})[:=-]|\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
-    r"(?<![\w+/~.-])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
-)
-# base64, in which a slash is no end: no part of it is a word or a number
-_BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
-NEAR = 400  # characters before and behind a word
-_NAME_WORD = re.compile(r"(?<![\w.-])(?<!\[redacted:)[A-Za-z_][\w.-]*")
+# more than a word and its number, such as node12
+SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
+# what no name of a layer holds
+_ODD = re.compile(r"(?i:[bcdfghjklmnpqrstvwxz]{5})|[A-Z](?![a-z])|\d{5}|^\d|[^A-Za-z0-9]")
 # a cell of letters only, beside a name of two words or more
 _CELL = re.compile(
     r"(?m)(?P<word>[A-Za-z]{8,64})[`\"'})]{0,4}[ \t]{0,60}(?:[|\u2502\u2503]|\\{1,3}u250[23]|</t|\r?$)"
@@ -106,7 +99,7 @@ _VALUE_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,19
 
 
 # a folder, and its parts that are words; behind a file, grep prints the number of a line
-_PATH, _PART, _LINE = (
+PATH, _PART, _LINE = (
     re.compile(r"(?:~|\.{0,2})/"),
     re.compile(r"/[A-Z]?[a-z_-]{2,99}(?![^/])"),
     re.compile(r"(?:\d{1,9}:)*"),
@@ -136,7 +129,7 @@ def _is_place(name: str, value: str) -> bool:
     """Whether the value is a folder, under a name that may mean one, or says something about a file that is
     the name."""
     is_file = bool(_FILE.search(name))
-    is_folder = bool(_PATH.match(value)) and len(_PART.findall(value)) > 1
+    is_folder = bool(PATH.match(value)) and len(_PART.findall(value)) > 1
     return (
         (is_file or name[-3:].lower() == "pwd")
         and is_folder
@@ -183,39 +176,11 @@ def looks_random(lead: Match[str]) -> bool:
     return is_one and bool(_GAP_NAME.search(name))
 
 
-def without_made(text: str) -> str:
-    """The text without words that are random, wherever they stand, and without shorter ones near the name of
-    a secret."""
-    return _WORD.sub(_without_parts, text)
-
-
-def _without_parts(word: Match[str]) -> str:
-    """The word; of a path, each part that is random as a mask."""
-    if not word["word"]:
-        return word[0]
-    folders = bool(_PATH.match(word[0]))
-    parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")
-    for at, part in enumerate(parts):
-        longest = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
-        one_case = longest.islower() or longest.isupper()
-        if one_case and folders:  # of a cache
-            continue
-        if is_made(longest) or is_password(part):
-            parts[at] = mask("token")
-        elif is_made(longest, NAMED_SMALL if one_case else NAMED) and _is_near_name(word):
-            parts[at] = mask("named")
-    return "/".join(parts)
-
-
-def _is_near_name(word: Match[str]) -> bool:
-    """Whether its line names a secret, or one of the two lines above that hold no mask."""
-    above = word.string[max(0, word.start() - NEAR) : word.start()].split("\n")[-3:]
-    line = above.pop() + word.string[word.start() : word.end() + NEAR].split("\n")[0]
-    return any(
-        sounds_secret(name[0][-MOST_NAME:])
-        for words in (line, *(other for other in above if MASK not in other))
-        for name in _NAME_WORD.finditer(words)
-    )
+def is_numbered(word: str) -> bool:
+    """Whether this is words and numbers, as names of layers are (encoder1layer2weights3). So look,
+    of random lowercase letters and digits, 11 % (16 characters) to 4 % (40); hexadecimal ones do not."""
+    words = re.findall("[A-Z]?[a-z]+", word)
+    return not _ODD.search(word) and sum(map(len, words)) >= (4 if len(words) > 2 else 6) * len(words) > 0
 
 
 def written(character: str) -> str:

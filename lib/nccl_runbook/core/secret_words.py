@@ -5,6 +5,17 @@ more. So no list of programs, forms or neighbours is needed to recognise a key.
 """
 
 import re
+from typing import Match
+
+from nccl_runbook.core.secret_values import (
+    MASK,
+    MOST_NAME,
+    PATH,
+    SHUFFLED,
+    is_numbered,
+    mask,
+    sounds_secret,
+)
 
 # 16 random characters are the least that programs issue as a key (96 bits), and 12 as a password
 KEY, PASSWORD = 16, 12
@@ -19,10 +30,15 @@ _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z
 MOST_IN_PASSWORD = 3  # characters of one kind: with 4 or more, a word such as isAllCudaP2p would be one
 # what is no key, and looks so: hashes, revisions, addresses; a ULID, which begins with a time
 _ID = re.compile("(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})|01[0-9A-HJKMNP-TV-Z]{24}")
-# more than a word and its number, such as node12
-SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
-# what no name of a layer holds
-_ODD = re.compile(r"(?i:[bcdfghjklmnpqrstvwxz]{5})|[A-Z](?![a-z])|\d{5}|^\d|[^A-Za-z0-9]")
+# a word of a text; and first what is as long and no secret: a fingerprint, a public key, a mangled name
+_WORD = re.compile(
+    r"(?:\b(?i:sha\d{1,3})[:=-]|\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
+    r"(?<![\w+/~.-])(?=[A-Za-z_+/~.-]*[0-9])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
+)
+# base64, in which a slash is no end: no part of it is a word or a number
+_BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
+NEAR = 400  # characters before and behind a word
+_NAME_WORD = re.compile(r"(?<![\w.-])(?<!\[redacted:)[A-Za-z_][\w.-]*")
 
 
 def is_made(word: str, least: int = KEY) -> bool:
@@ -48,8 +64,36 @@ def is_password(word: str) -> bool:
     )
 
 
-def is_numbered(word: str) -> bool:
-    """Whether this is words and numbers, as names of layers are (encoder1layer2weights3). So look,
-    of random lowercase letters and digits, 11 % (16 characters) to 4 % (40); hexadecimal ones do not."""
-    words = re.findall("[A-Z]?[a-z]+", word)
-    return not _ODD.search(word) and sum(map(len, words)) >= (4 if len(words) > 2 else 6) * len(words) > 0
+def without_made(text: str) -> str:
+    """The text without words that are random, wherever they stand, and without shorter ones near the name of
+    a secret."""
+    return _WORD.sub(_without_parts, text)
+
+
+def _without_parts(word: Match[str]) -> str:
+    """The word; of a path, each part that is random as a mask."""
+    if not word["word"] or not SHUFFLED.search(word[0]):
+        return word[0]
+    folders = bool(PATH.match(word[0]))
+    parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")
+    for at, part in enumerate(parts):
+        longest = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
+        one_case = longest.islower() or longest.isupper()
+        if one_case and folders:  # of a cache
+            continue
+        if is_made(longest) or is_password(part):
+            parts[at] = mask("token")
+        elif is_made(longest, NAMED_SMALL if one_case else NAMED) and _is_near_name(word):
+            parts[at] = mask("named")
+    return "/".join(parts)
+
+
+def _is_near_name(word: Match[str]) -> bool:
+    """Whether its line names a secret, or one of the two lines above that hold no mask."""
+    above = word.string[max(0, word.start() - NEAR) : word.start()].split("\n")[-3:]
+    line = above.pop() + word.string[word.start() : word.end() + NEAR].split("\n")[0]
+    return any(
+        sounds_secret(name[0][-MOST_NAME:])
+        for words in (line, *(other for other in above if MASK not in other))
+        for name in _NAME_WORD.finditer(words)
+    )
