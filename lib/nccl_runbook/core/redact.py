@@ -19,7 +19,6 @@ from nccl_runbook.core.secret_values import (
     HARMLESS,
     HINTS,
     TABLES,
-    is_numbered,
     is_secret,
     looks_random,
     mask,
@@ -197,8 +196,7 @@ def _values(text: str) -> str:
             and not (HARMLESS.fullmatch(value["bare"]) and text[end : end + 2].strip()[:1] in ".)}(")
         ):
             end = header.end()
-        is_word = kind == "sentence" and is_numbered(text[begin:end]) or is_prose(lead, value, end)
-        if not is_word and any(
+        if not is_prose(lead, value, end) and any(
             is_secret(lead["name"][-80:], word)
             if kind == "named"
             else kind == "number" or not HARMLESS.fullmatch(word)

@@ -17,10 +17,9 @@ from nccl_runbook.core.secret_values import (
     sounds_secret,
 )
 
-# 16 random characters are the least that programs issue as a key (96 bits), and 12 as a password
-KEY, PASSWORD = 16, 12
-# near the name of a secret 8 are enough; ids of runs and pods are of small letters and digits, too
-NAMED, NAMED_SMALL = 8, 12
+# 16 random characters are the least that programs issue as a key (96 bits), and 12 as a password; near the
+# name of a secret 8 are enough for a password
+KEY, PASSWORD, NAMED = 16, 12, 8
 # characters between two changes, on average: random words have 1.5, and 2.5 if all their letters are small or
 # capital. Of 5,000 words with digits inside, in 250 MB of sources and logs, 300 have 16 characters and as few
 # as this; nearly all are keys and hashes
@@ -43,7 +42,7 @@ _NAME_WORD = re.compile(r"(?<![\w.-])(?<!\[redacted:)[A-Za-z_][\w.-]*")
 
 def is_made(word: str, least: int = KEY) -> bool:
     """Whether the letters and digits, at least so many, change as often as random ones do. Of random words
-    of 16, 9 in 10 do, and 8 in 10 if all letters are of one case."""
+    of 16, 9 in 10 do, 8 in 10 if all letters are of one case, 6 in 10 if they are base32."""
     if len(word) < least or not SHUFFLED.search(word) or _ID.fullmatch(word):
         return False
     each = len(word) / len(_CHUNK.findall(word))
@@ -52,11 +51,11 @@ def is_made(word: str, least: int = KEY) -> bool:
     return each <= MOST
 
 
-def is_password(word: str) -> bool:
+def is_password(word: str, least: int = PASSWORD) -> bool:
     """Whether a word, perhaps with hyphens, is random in each part, and mixes small letters, capital ones and
     digits, as generated passwords do."""
     letters = re.sub("[-_]", "", word)
-    if not letters.isalnum() or letters.islower() or letters.isupper() or not is_made(letters, PASSWORD):
+    if not letters.isalnum() or letters.islower() or letters.isupper() or not is_made(letters, least):
         return False
     parts = [(part, _CHUNK.findall(part)) for part in re.findall("[^-_]{3,}", word)]
     return all(len(part) <= MOST * len(chunks) for part, chunks in parts) and all(
@@ -78,12 +77,10 @@ def _without_parts(word: Match[str]) -> str:
     parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")
     for at, part in enumerate(parts):
         longest = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
-        one_case = longest.islower() or longest.isupper()
-        if one_case and folders:  # of a cache
-            continue
-        if is_made(longest) or is_password(part):
+        of_cache = folders and (longest.islower() or longest.isupper())
+        if is_made(longest) and not of_cache or is_password(part):
             parts[at] = mask("token")
-        elif is_made(longest, NAMED_SMALL if one_case else NAMED) and _is_near_name(word):
+        elif is_password(part, NAMED) and _is_near_name(word):
             parts[at] = mask("named")
     return "/".join(parts)
 
