@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from nccl_runbook.cli import answer
-from nccl_runbook.core.terminal import Terminal
+from nccl_runbook.look.terminal import Terminal
 
 # each is a file of cli/
 COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage hang bundle soak dev".split())
