@@ -431,13 +431,14 @@ def test_each_way_to_print_ends_with_one_sentence_on_a_full_disk(tmp_path, argum
     assert done.returncode in (1, 2) and done.stderr.count("\n") == 1 and "Errno" not in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_run_that_may_open_few_files_is_refused_before_a_library_ends_it(tmp_path):
+@pytest.mark.parametrize("words", [("run", "--out", "out", "--log", "a.log", "--step", "07-logs"), ("dev", "gym", "--fault", "exits-early"), ("triage", "a.log"), ("hang", "a.log"), ("soak", "--for", "1s", "--", "true"), ("--help",)])
+@pytest.mark.parametrize("most", [10, 20, 63])
+def test_a_command_that_may_open_few_files_is_refused_before_a_library_or_a_job_fails(words, most, tmp_path):
     (tmp_path / "a.log").write_text("NCCL WARN x\n")
-    for most in (20, 48):
-        few = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, (most, most))
-        ended = run_cli("run", "--out", tmp_path / "out", "--log", tmp_path / "a.log", "--step", "07-logs", preexec_fn=few)
-        assert ended.returncode == 1 and "ulimit -n" in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
-        assert not (tmp_path / "out").exists()
+    few = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, (most, most))
+    ended = run_cli(*words, preexec_fn=few, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "") and "ulimit -n" in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "/dev/zero", "/proc/kmsg"])

@@ -182,13 +182,13 @@ def test_wrong_usage_is_one_sentence(words: tuple[str, ...], tmp_path: Path) -> 
     (("run", "--budget", "x"), "--budget"), (("sync", "--receivers-busy", "x"), "--receivers-busy"), (("sync", "--repeats", "0"), "--repeats"),
     (("sync", "--tensor-parallel", "0"), "--tensor-parallel")])
 def test_a_wrong_duration_or_number_is_refused_with_the_name_of_its_option(words: tuple[str, ...], option: str, tmp_path: Path) -> None:
-    ended = run_cli(*words, cwd=tmp_path)
+    ended = read_cli(*words, cwd=tmp_path)
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1) and option in ended.stderr
 
 
 @pytest.mark.parametrize("command", [("sync",), ("ab", ".", "A=1", "--sync", "Qwen/Qwen2.5-0.5B")])
 def test_more_layers_than_the_model_has_are_refused(command: tuple[str, ...], tmp_path: Path) -> None:
-    ended = run_cli(*command, "--layers", "99", cwd=tmp_path)
+    ended = read_cli(*command, "--layers", "99", cwd=tmp_path)
     assert ended.returncode == 2 and {"99", "24"} <= set(re.findall(r"\d+", ended.stderr)), ended.stderr
 
 

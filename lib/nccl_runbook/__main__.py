@@ -7,18 +7,22 @@ import functools
 import importlib
 import os
 import re
+import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from nccl_runbook.cli import answer
-from nccl_runbook.core.terminal import Terminal
+from nccl_runbook.look.terminal import Terminal
 
 # each is a file of cli/
 COMMANDS = tuple(
     "diagnose run env hosts fleet ab plan look watch reduce sync triage hang bundle soak dev".split()
 )
+# open at once: with 48 a notebook does not start, and the library of its sockets ends the process (pyzmq 27);
+# jobs of the gym fail, and would be diagnosed
+LEAST_FILES = 64
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 
@@ -140,6 +144,8 @@ def main() -> None:
     """Run the command line and exit with its code: 2 for wrong usage, 1 if the answer cannot be written, 130
     if interrupted."""
     Terminal.take()
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < LEAST_FILES:
+        answer.leave(f"raise ulimit -n to at least {LEAST_FILES}: nccl-runbook needs so many open files", 1)
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
     command, *words = sys.argv[1:] or [""]
     plain = command in ("diagnose", "triage") or command == "env" and len(words) == 1

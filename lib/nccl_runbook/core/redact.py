@@ -18,10 +18,7 @@ from nccl_runbook.core.secret_lines import ESCAPED_LINES, KEY, LINES, bodies, is
 from nccl_runbook.core.secret_values import (
     HARMLESS,
     HINTS,
-    LONG_WORD,
     TABLES,
-    is_numbered,
-    is_random,
     is_secret,
     looks_random,
     mask,
@@ -30,6 +27,7 @@ from nccl_runbook.core.secret_values import (
     without_blocks,
     written,
 )
+from nccl_runbook.core.secret_words import without_made
 from nccl_runbook.core.share import compiled, learn, shared
 
 KINDS = {
@@ -198,8 +196,7 @@ def _values(text: str) -> str:
             and not (HARMLESS.fullmatch(value["bare"]) and text[end : end + 2].strip()[:1] in ".)}(")
         ):
             end = header.end()
-        is_word = kind == "sentence" and is_numbered(text[begin:end]) or is_prose(lead, value, end)
-        if not is_word and any(
+        if not is_prose(lead, value, end) and any(
             is_secret(lead["name"][-80:], word)
             if kind == "named"
             else kind == "number" or not HARMLESS.fullmatch(word)
@@ -245,7 +242,7 @@ class Redactor:
         text = ESCAPED_LINES.sub(
             lambda line: self._masked(line[0].replace("\\n", "\n")).replace("\n", "\\n"), self._masked(text)
         )
-        return LONG_WORD.sub(lambda word: mask("token") if is_random(word["word"] or "") else word[0], text)
+        return without_made(text)
 
     def _masked(self, text: str) -> str:
         """The text without secrets; lines with a prefix are read together without it, then each alone."""

@@ -83,25 +83,10 @@ _PAIR = re.compile(
 _PLAIN_NAME = re.compile(f"(?i:{NAMES['innocent']}|^(?:{NAMES['beside']})$)")
 
 
-# a long word; and first what is as long and no secret: a fingerprint, a public key, a mangled name
-LONG_WORD = re.compile(
-    r"(?=[\w+~:=-]{20})(?:(?:\b(?i:sha\d{1,3})[:=-]|\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
-    r"(?<![\w+~-])(?P<word>[\w+~-]{20,})(?:/[A-Za-z0-9+]{10,200}){0,9}={0,2})"
-)
-
-
-# what a random word has more of than any name, as a part of its length
-_MIXED = [
-    (re.compile("[a-z]"), 0.1),
-    (re.compile("[A-Z]"), 0.1),
-    (re.compile("[0-9]"), 0.02),
-    (re.compile("[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])"), 0.4),
-    (re.compile("[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])"), 0.3),
-]
-
-
 # more than a word and its number, such as node12
-_SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
+SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
+# what no name of a layer holds
+_ODD = re.compile(r"(?i:[bcdfghjklmnpqrstvwxz]{5})|[A-Z](?![a-z])|\d{5}|^\d|[^A-Za-z0-9]")
 # a cell of letters only, beside a name of two words or more
 _CELL = re.compile(
     r"(?m)(?P<word>[A-Za-z]{8,64})[`\"'})]{0,4}[ \t]{0,60}(?:[|\u2502\u2503]|\\{1,3}u250[23]|</t|\r?$)"
@@ -114,15 +99,11 @@ _VALUE_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,19
 
 
 # a folder, and its parts that are words; behind a file, grep prints the number of a line
-_PATH, _PART, _LINE = (
+PATH, _PART, _LINE = (
     re.compile(r"(?:~|\.{0,2})/"),
     re.compile(r"/[A-Z]?[a-z_-]{2,99}(?![^/])"),
     re.compile(r"(?:\d{1,9}:)*"),
 )
-# what no name of a layer holds
-_ODD = re.compile(r"(?i:[bcdfghjklmnpqrstvwxz]{5})|[A-Z](?![a-z])|\d{5}|^\d|[^A-Za-z0-9]")
-
-
 # a list of secrets (`tokens: [a, b]`, `api_keys:` and items below), and a value on the line below its name;
 # of vocabularies and layers, which are lists of that name, too, no word mixes letters and digits so long
 _LIST, _LONG_VALUE = (
@@ -148,7 +129,7 @@ def _is_place(name: str, value: str) -> bool:
     """Whether the value is a folder, under a name that may mean one, or says something about a file that is
     the name."""
     is_file = bool(_FILE.search(name))
-    is_folder = bool(_PATH.match(value)) and len(_PART.findall(value)) > 1
+    is_folder = bool(PATH.match(value)) and len(_PART.findall(value)) > 1
     return (
         (is_file or name[-3:].lower() == "pwd")
         and is_folder
@@ -191,19 +172,8 @@ def looks_random(lead: Match[str]) -> bool:
         )
     else:
         word = (_VALUE_WORD.match(lead.string, lead.end()) or [""])[0]
-        is_one = any(_SHUFFLED.search(part) and not is_numbered(part) for part in _LONG.findall(word))
+        is_one = any(SHUFFLED.search(part) and not is_numbered(part) for part in _LONG.findall(word))
     return is_one and bool(_GAP_NAME.search(name))
-
-
-def is_random(word: str) -> bool:
-    """Whether the longest part is as long and as mixed as a token. Of random letters and digits, 62 % differ
-    in kind from the next one, and 45 % without word beginnings. In 47 MB of logs and sources of PyTorch 2.13
-    one class is taken for a secret (ConvBnReLU2dAndLinearReLU); 19 of 20 random words of 32 letters and
-    digits are recognised."""
-    part = max(re.findall("[A-Za-z0-9]+", word), key=len, default="")
-    return len(part) >= (14 if len(word) >= 30 else 20) and all(
-        len(of.findall(part)) > most * len(part) for of, most in _MIXED
-    )
 
 
 def is_numbered(word: str) -> bool:
@@ -270,7 +240,7 @@ def without_blocks(text: str) -> str:
         _LIST.sub(
             lambda named: _LONG_VALUE.sub(
                 lambda word: (
-                    mask("named") if _SHUFFLED.search(word[0]) and not is_numbered(word[0]) else word[0]
+                    mask("named") if SHUFFLED.search(word[0]) and not is_numbered(word[0]) else word[0]
                 ),
                 named[0],
             ),

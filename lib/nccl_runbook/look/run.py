@@ -22,7 +22,6 @@ from typing import Any, Dict, List, Optional
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.core.terminal import Terminal
 from nccl_runbook.hang.live import judge as judge_live
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
@@ -31,6 +30,7 @@ from nccl_runbook.launch.gpu_lists import check_present
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.steps import Step, fewer_gpus, lines, settings, transports, visibility, weight_sync
+from nccl_runbook.look.terminal import Terminal
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
 

@@ -1,0 +1,96 @@
+"""What a word is by itself: random, as a key is, or composed of words and numbers, as a name is.
+
+A random word changes between capital letters, small letters and digits after 1 to 3 characters, a name after
+more. So no list of programs, forms or neighbours is needed to recognise a key.
+"""
+
+import re
+from typing import Match
+
+from nccl_runbook.core.secret_values import (
+    MASK,
+    MOST_NAME,
+    PATH,
+    SHUFFLED,
+    is_numbered,
+    mask,
+    sounds_secret,
+)
+
+# 16 random characters are the least that programs issue as a key (96 bits), and 12 as a password; near the
+# name of a secret 8 are enough for a password
+KEY, PASSWORD, NAMED = 16, 12, 8
+# characters between two changes, on average: random words have 1.5, and 2.5 if all their letters are small or
+# capital. Of 5,000 words with digits inside, in 250 MB of sources and logs, 300 have 16 characters and as few
+# as this; nearly all are keys and hashes
+MOST, MOST_OF_ONE_CASE = 8 / 3, 3.6
+# letters of one kind, a capital before small ones, a number, a size such as 256x192x64, a dimension (2D)
+_CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+MOST_IN_PASSWORD = 3  # characters of one kind: with 4 or more, a word such as isAllCudaP2p would be one
+# what is no key, and looks so: hashes, revisions, addresses; a ULID, which begins with a time
+_ID = re.compile("(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})|01[0-9A-HJKMNP-TV-Z]{24}")
+# a word of a text; and first what is as long and no secret: a fingerprint, a public key, a mangled name
+_WORD = re.compile(
+    r"(?:\b(?i:sha\d{1,3})[:=-]|\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
+    r"(?<![\w+/~.-])(?=[A-Za-z_+/~.-]*[0-9])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
+)
+# base64, in which a slash is no end: no part of it is a word or a number
+_BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
+NEAR = 400  # characters before and behind a word
+_NAME_WORD = re.compile(r"(?<![\w.-])(?<!\[redacted:)[A-Za-z_][\w.-]*")
+
+
+def is_made(word: str, least: int = KEY) -> bool:
+    """Whether the letters and digits, at least so many, change as often as random ones do. Of random words
+    of 16, 9 in 10 do, 8 in 10 if all letters are of one case, 6 in 10 if they are base32."""
+    if len(word) < least or not SHUFFLED.search(word) or _ID.fullmatch(word):
+        return False
+    each = len(word) / len(_CHUNK.findall(word))
+    if word.islower() or word.isupper():
+        return each <= MOST_OF_ONE_CASE and not is_numbered(word.lower())
+    return each <= MOST
+
+
+def is_password(word: str, least: int = PASSWORD) -> bool:
+    """Whether a word, perhaps with hyphens, is random in each part, and mixes small letters, capital ones and
+    digits, as generated passwords do."""
+    letters = re.sub("[-_]", "", word)
+    if not letters.isalnum() or letters.islower() or letters.isupper() or not is_made(letters, least):
+        return False
+    parts = [(part, _CHUNK.findall(part)) for part in re.findall("[^-_]{3,}", word)]
+    return all(len(part) <= MOST * len(chunks) for part, chunks in parts) and all(
+        len(chunk) <= MOST_IN_PASSWORD for _, chunks in parts for chunk in chunks
+    )
+
+
+def without_made(text: str) -> str:
+    """The text without words that are random, wherever they stand, and without shorter ones near the name of
+    a secret."""
+    return _WORD.sub(_without_parts, text)
+
+
+def _without_parts(word: Match[str]) -> str:
+    """The word; of a path, each part that is random as a mask."""
+    if not word["word"] or not SHUFFLED.search(word[0]):
+        return word[0]
+    folders = bool(PATH.match(word[0]))
+    parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")
+    for at, part in enumerate(parts):
+        longest = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
+        of_cache = folders and (longest.islower() or longest.isupper())
+        if is_made(longest) and not of_cache or is_password(part):
+            parts[at] = mask("token")
+        elif is_password(part, NAMED) and _is_near_name(word):
+            parts[at] = mask("named")
+    return "/".join(parts)
+
+
+def _is_near_name(word: Match[str]) -> bool:
+    """Whether its line names a secret, or one of the two lines above that hold no mask."""
+    above = word.string[max(0, word.start() - NEAR) : word.start()].split("\n")[-3:]
+    line = above.pop() + word.string[word.start() : word.end() + NEAR].split("\n")[0]
+    return any(
+        sounds_secret(name[0][-MOST_NAME:])
+        for words in (line, *(other for other in above if MASK not in other))
+        for name in _NAME_WORD.finditer(words)
+    )
