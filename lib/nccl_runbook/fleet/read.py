@@ -15,7 +15,7 @@ from nccl_runbook.hosts import read as reader
 
 HEAD_BYTES = 1 << 16  # schema and start stand at the top of a record
 NOT_RECORDS = ("verdict.json", "99-verdict.json")  # of a run, beside its records
-_STARTED = re.compile(rb'(?<!\\)"started":\s*"([\d:TZ+.-]{10,40})"')
+_RECORD_STARTED = re.compile(rb'(?<!\\)"started":\s*"([\d:TZ+.-]{10,40})"')
 _SCHEMA = re.compile(rb'(?<!\\)"schema":\s*"nccl-runbook/record/(\d+)"')
 
 
@@ -41,7 +41,7 @@ def _head(path: Path) -> bytes:
 def night_of(head: bytes) -> str:
     """Date of the evening of the night in which a record began: nights last from noon to noon, local time.
     Empty if no start is shown."""
-    shown = _STARTED.search(head)
+    shown = _RECORD_STARTED.search(head)
     try:
         began = datetime.datetime.fromisoformat(shown[1].decode()) if shown else None
         return (began.astimezone() - datetime.timedelta(hours=12)).date().isoformat() if began else ""
