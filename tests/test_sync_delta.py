@@ -98,4 +98,5 @@ def test_the_full_sync_runs_beside_it_and_no_link_is_exceeded(engine):
     runs = sync.collect(engine, TINY, [None, None], "gloo-delta", repeats=3, deadline_s=60)
     assert list(runs.arms) == ["gloo-delta", "gloo-flat"] and all(a.passed for a in runs.run)
     assert [f.id for f in rules.judge(runs, place(runs.devices))] == ["weight-sync-delta", "rehearsed-without-gpu", "weight-sync-verified"]
+    assert runs.run[0].by, "the share that travelled is said, although the first sync sends everything"
     assert runs.fastest("gloo").method == "gloo-flat", "a delta is no faster way to move everything"
