@@ -145,7 +145,7 @@ def test_the_table_is_toml_and_read_as_such() -> None:
 FAMILIES = [*{piece for shape in SHAPES for piece in (shape, shape[: len(shape) * 2 // 3], f"-{shape[:8]}", shape[:4])},
             *(made for start in redact._TOKENS for made in (f"-{start}aaaaaaaaaaaa", f" {start}")),
             "-eyJaaaaaaaaaaaa", "a", "0", "aA0", "--a", "a=", "a:", "://a:", "http://a:b", "'", '"', '\\"', "\\n", "-----BEGIN PRIVATE KEY-----",
-            "mysql -", "a,", "password=", "password='", 'password="a\\', "(", " ", "\t", "\n", "ENV ", "setenv ", "a-", "a.", '", "', "MII0a"]
+            "mysql -", "a,", "password=", "password='", 'password="a\\', "(", " ", "\t", "\n", "ENV ", "setenv ", "a-", "a.", '", "', "MII0a", "tp8", "TP8", "xpp4", "enP2p1", "1d2h", "Ab1", "N3c1"]
 
 
 @pytest.mark.parametrize("families", [FAMILIES[i::8] for i in range(8)], ids=range(8))

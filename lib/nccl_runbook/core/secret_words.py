@@ -35,7 +35,7 @@ _ID = re.compile("(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})")
 # SHA-256 in base32, as Triton and Inductor call their files
 _KIND = re.compile(
     r"(?:(?:en|ib|sl|wl|ww|iw|opa|roce|usnic)(?:P\d+)?(?:[a-z]{1,3}\d+)+|"
-    r"(?i:(?:x?[a-z]{0,3}p\d+){2,}(?:x?[a-z]{1,3}\d+)*|[a-z]{0,5}\d{1,2}e\dm\d[a-z0-9]*)|"
+    r"(?i:(?:[a-z]{0,4}p\d+){2}(?:[a-z]{1,4}\d+)*|[a-z]{0,5}\d{1,2}e\dm\d[a-z0-9]*)|"
     r"0x[0-9A-Fa-f]{1,16}U?L{0,2}|(?i:P?(?:\d+(?:[ywdhms]|[mun]s)T?){3,})|(?:cuda|cu|hip|nccl)[A-Z]\w+|"
     r"[FKPRZ]{0,3}(?:N[KR]?(?:S[atbsiod])?|St|Z)\d{1,3}[A-Za-z_]\w*E_?|raysubmit_\w{16}|"
     r"01[0-9A-HJKMNP-TV-Z]{24}|[A-Z2-7]{52}|c?[a-z2-7]{51})(?:[.:]\w{1,5})*"
