@@ -149,6 +149,78 @@ def test_a_folder_per_node_is_read_without_what_a_run_writes_beside(tmp_path: Pa
     assert (seen["nodes"], seen["unread"]) == (2, {})
 
 
+# --- links and folders that hide records
+
+def link_to_a_folder(night: Path, real: Path) -> None:
+    (night / "n6").symlink_to(real, target_is_directory=True)
+
+
+def links_to_links(night: Path, real: Path) -> None:
+    (night.parent / "other").symlink_to(real, target_is_directory=True)
+    (night / "rack").mkdir()
+    (night / "rack" / "n6").symlink_to("../../other")
+
+
+def link_to_a_record(night: Path, real: Path) -> None:
+    (night / "n6.json").symlink_to(real / "n6.json")
+
+
+def two_links_and_a_circle(night: Path, real: Path) -> None:
+    (night / "n6").symlink_to(real)
+    (night / "latest").symlink_to(real)
+    (night / "n6" / "up").symlink_to(night)
+
+
+@pytest.mark.parametrize("hide", [link_to_a_folder, links_to_links, link_to_a_record, two_links_and_a_circle])
+def test_records_behind_links_count_once(hide: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    real = write(tmp_path / "real", record("n6", NIGHTS[0], status="broken")).parent
+    night = a_night(tmp_path / "night", NIGHTS[0], 5)
+    hide(night, real)
+    seen = answer_of(night)
+    assert (seen["nodes"], seen["failing"], seen["unread"]) == (6, ["n6"], {}) and "fleet-node-repeated" not in ids(seen)
+
+
+def unreadable(path: Path) -> None:
+    write(path, record("n6", NIGHTS[0]))
+    path.chmod(0)
+
+
+def unreadable_below(path: Path) -> None:
+    path.mkdir()
+    unreadable(path / "records")
+
+
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to(path.parent / "gone")
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def record_that_is_gone(path: Path) -> None:
+    path.with_suffix(".json").symlink_to("gone.json")
+
+
+def link_into_an_unreadable_folder(path: Path) -> None:
+    unreadable(path.parent.parent / "closed")
+    path.symlink_to(path.parent.parent / "closed" / "n6.json")
+
+
+@pytest.mark.parametrize("hide", [unreadable, unreadable_below, link_to_nothing, link_to_itself, record_that_is_gone, link_into_an_unreadable_folder])
+def test_a_node_whose_records_cannot_be_reached_is_not_healthy(hide: Callable[[Path], None], tmp_path: Path) -> None:
+    night = a_night(tmp_path / "night", NIGHTS[0], 5)
+    hide(night / "n6")
+    # root without the capabilities that let it read everything
+    become = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search") * (not os.geteuid())
+    ended = subprocess.run([*become, sys.executable, "-m", "nccl_runbook", "fleet", night, "--json"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=100)
+    for folder in (night / "n6", tmp_path / "closed"):
+        if folder.is_dir():
+            folder.chmod(0o700)
+    seen = json.loads(ended.stdout)
+    assert (seen["nodes"], seen["verdict"], len(seen["unread"]), ended.returncode) == (5, "unknown", 1, 4) and "fleet-file-unread" in ids(seen)
+
+
 # --- what is no record
 
 def torn(path: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,12 +23,28 @@ _SCHEMA = re.compile(rb'(?<!\\)"schema":\s*"nccl-runbook/record/(\d+)"')
 def records_by_night(folder: Path) -> dict[str, list[Path]]:
     """Night -> record files below the folder, earliest night first. A file without a readable start belongs
     to the newest night. OSError if the folder cannot be read."""
-    next(folder.iterdir(), None)  # rglob is silent about a folder that cannot be read
-    files = [path for path in sorted(folder.rglob("*.json")) if path.name not in NOT_RECORDS]
-    by_night = grouped((night_of(_head(path)), path) for path in files if path.is_file())
+    next(folder.iterdir(), None)
+    by_night = grouped((night_of(_head(path)), path) for path in sorted(_files(folder)))
     undated = by_night.pop("", [])
     nights = sorted(by_night) or [""] * bool(undated)
     return {night: [*by_night.get(night, []), *(undated if night == nights[-1] else [])] for night in nights}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Records below the folder, also behind links, and what a record may be hidden in: a folder that cannot be
+    read, a link that leads nowhere."""
+    errors: list[OSError] = []
+    walked = set[str]()
+    for above, folders, names in os.walk(folder, onerror=errors.append, followlinks=True):
+        if os.path.realpath(above) in walked:  # a link to it
+            folders.clear()
+            continue
+        walked.add(os.path.realpath(above))
+        for path in (Path(above, name) for name in names):
+            is_record = path.suffix == ".json" and path.name not in NOT_RECORDS
+            if is_record and os.path.isfile(path) or not os.path.exists(path):
+                yield path
+    yield from (Path(error.filename) for error in errors)
 
 
 def _head(path: Path) -> bytes:
@@ -65,6 +82,8 @@ def read(name: str, paths: list[Path], judged: Callable[[Record], tuple[str, str
 
 def _why_unread(path: Path, gap: Gap) -> Gap:
     """Why a file cannot be read: a record of another version of the runbook has a reason of its own."""
+    if os.path.isdir(path):
+        return Gap("failed", f"{path} is a folder that cannot be read")
     readable = [name.rpartition("/")[2] for name in get_args(get_type_hints(Record)["schema"])]
     shown = _SCHEMA.search(_head(path))
     version = shown[1].decode() if shown else readable[0]
