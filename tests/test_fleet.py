@@ -343,6 +343,35 @@ def test_names_are_not_in_what_is_shared_and_no_history_is_written(two_nights: P
     assert not [node for node in PLANTED if node in ended.stdout + page.read_text()] and not (tmp_path / "h.jsonl").exists()
 
 
+@pytest.mark.parametrize("name", ["n{:02}", "gpu{:03}.pod7.example.org", "ip-10-0-3-{}", "worker-{}-gpu", "Node{}"])
+def test_share_changes_only_names(name: str, tmp_path: Path) -> None:
+    """Neither nodes of --nodes nor those of the history become others than those of the records."""
+    nodes = [name.format(at) for at in range(1, 7)]
+    for at, node in enumerate(nodes[:5]):
+        for night in NIGHTS[:1] if at == 4 else NIGHTS:
+            write(tmp_path / night, record(node, night, driver if at == 2 and night == NIGHTS[1] else lambda facts: None))
+    (tmp_path / "nodes.txt").write_text("\n".join(nodes))
+    history = tmp_path / "h.jsonl"
+    answer_of(tmp_path / NIGHTS[0], "--history", history)
+    for more in ((), ("--nodes", tmp_path / "nodes.txt")):
+        plain, shared = (answer_of(tmp_path / NIGHTS[1], "--history", history, *more, *share) for share in ((), ("--share",)))
+        assert [len(answer["missing"]) for answer in (plain, shared)] == [1 + bool(more)] * 2
+        assert sorted(plain["missing"].values()) == sorted(shared["missing"].values()) and not [node for node in nodes if node in json.dumps(shared)]
+        for field in ("verdict", "nodes", "nights"):
+            assert plain[field] == shared[field]
+        for field in ("deviating", "changes", "differences", "rates"):
+            assert len(plain[field]) == len(shared[field])
+        assert ids(plain) == ids(shared)
+
+
+def test_share_gives_a_node_that_only_its_file_names_one_name(tmp_path: Path) -> None:
+    for night in NIGHTS:
+        for at in range(3):
+            write(tmp_path / night, {**record(f"m{at}", night), "judged": {}}, name=f"m{at}")
+        seen = [answer_of(tmp_path / night, "--history", tmp_path / "h.jsonl", *share) for share in ((), ("--share",))]
+        assert [(answer["nodes"], answer["missing"]) for answer in seen] == [(3, {})] * 2
+
+
 def test_the_page_is_small_however_many_nodes_deviate(tmp_path: Path) -> None:
     def other(at: int) -> Change:
         return lambda facts: facts["gpus"]["nvml"].update(driver=f"5{at}.0")

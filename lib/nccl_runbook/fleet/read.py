@@ -31,8 +31,8 @@ def records_by_night(folder: Path) -> dict[str, list[Path]]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Records below the folder, also behind links, and what a record may be hidden in: a folder that cannot be
-    read, a link that leads nowhere."""
+    """Records below the folder, also behind links, and what may hide a record: a folder that cannot be read,
+    a link that leads nowhere."""
     errors: list[OSError] = []
     walked = set[str]()
     for above, folders, names in os.walk(folder, onerror=errors.append, followlinks=True):

@@ -1,5 +1,6 @@
 """Records and raw answers of hosts as flat facts: dotted path -> value as text."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.records import Record, RecordError, load_all
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hosts.facts import HostFacts, Hosts
 
 NO_NAME = ("localhost", "localhost.localdomain")
@@ -93,7 +95,7 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
                 "absent", f"{path} contains no record: the look ended before its first step"
             )
         for record in records:
-            host = host_of(record) or path.stem
+            host = host_of(record) or Redactor(os.environ).text(path.stem)
             shown = dict(flat(record.facts, record.step))
             ids = {str(v) for p, v in shown.items() if p.endswith("uuid")}
             other = ids and machines.get(host) and not ids & machines[host]
