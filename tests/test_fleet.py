@@ -149,6 +149,32 @@ def test_a_folder_per_node_is_read_without_what_a_run_writes_beside(tmp_path: Pa
     assert (seen["nodes"], seen["unread"]) == (2, {})
 
 
+FULL = "n0.example.org n1.example.org n2.example.org"
+
+
+@pytest.mark.parametrize("records, named, missing", [
+    (FULL, "n0 n1 n2", {}), ("n0 n1 n2", FULL, {}), ("n0 n1.example.org n2", "n0.example.org n1 n2", {}), ("n0 n1", FULL, {"n2.example.org": ""}), (FULL, "n0 n1 n2 n3", {"n3": ""}),
+    # one short name, two full ones: it may be either
+    ("n0 n1 n2", f"{FULL} n0.other.org", {"n0.example.org": "", "n0.other.org": ""}), (f"{FULL} n0.other.org", "n0 n1 n2", {"n0": ""}),
+    ("n0.example.org n1.example.org n2.example.org", "n0.other.org", {"n0.other.org": ""}), ("10.0.0.1 10.0.0.2", "10.0.0.1 10.0.0.2 10.0.0.3", {"10.0.0.3": ""}), ("n0 n1", "n0 n1 n10.example.org", {"n10.example.org": ""}),
+])
+def test_a_short_name_is_the_node_of_the_only_full_name_that_begins_with_it(records: str, named: str, missing: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "nodes.txt").write_text(named)
+    for node in records.split():
+        write(tmp_path / "d", record(node, NIGHTS[0]))
+    for share in ((), ("--share",)):
+        seen = answer_of(tmp_path / "d", "--nodes", tmp_path / "nodes.txt", *share)
+        assert (len(seen["missing"]), seen["verdict"]) == (len(missing), "unknown" if missing else "healthy") and (share or seen["missing"] == missing)
+
+
+def test_a_node_that_shows_its_full_name_from_one_night_on_is_not_missing(tmp_path: Path) -> None:
+    for night, names in (("1", "n0 n1 n2"), ("2", "n0 n1.example.org n2"), ("3", "n0 n1.example.org")):
+        for node in names.split():
+            write(tmp_path / night, record(node, f"2026-03-0{night}"))
+        missing = answer_of(tmp_path / night, "--history", tmp_path / "h.jsonl")["missing"]
+        assert missing == ({"n2": "2026-03-02"} if night == "3" else {})
+
+
 # --- links and folders that hide records
 
 def link_to_a_folder(night: Path, real: Path) -> None:

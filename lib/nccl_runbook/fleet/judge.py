@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import cast, get_args
 
-from nccl_runbook.core.facts import Evidence, Gap, Reason, counted, grouped
+from nccl_runbook.core.facts import Evidence, Gap, Reason, counted, grouped, known
 from nccl_runbook.core.findings import Finding, Remedy, Severity, worst_first
 from nccl_runbook.fleet.facts import MISSING, Change, Fleet, History, Line, Night
 from nccl_runbook.fleet.judge_rates import judge_rates, rates
@@ -77,14 +77,23 @@ def missing_nodes(history: History, night: Night, expected: Sequence[str] | Gap)
     """Node that left no record in this night -> the last night in which it left one, or empty. Expected are
     the given names, else all nodes of earlier nights."""
     earlier = [name for name in sorted(history.lines) if name < night.name]
+    recorded = (node for name in earlier for node in history.lines[name])
+    full = _full_names([*recorded, *known(expected), *night.hosts.hosts])
     answers = {
-        node: name
+        full.get(node, node): name
         for name in earlier
         for node, line in history.lines[name].items()
         if node and line.status != MISSING
     }
-    nodes = sorted(answers) if isinstance(expected, Gap) else expected
-    return {node: answers.get(node, "") for node in nodes if node not in night.hosts.hosts}
+    here = {full.get(host, host) for host in night.hosts.hosts}
+    nodes = sorted(answers) if isinstance(expected, Gap) else [full.get(node, node) for node in expected]
+    return {node: answers.get(node, "") for node in nodes if node not in here}
+
+
+def _full_names(nodes: Iterable[str]) -> dict[str, str]:
+    """Short name -> the full name that it stands for (n1 -> n1.example.org), unless two begin with it."""
+    by_short = grouped((node.partition(".")[0], node) for node in {*nodes} if "." in node)
+    return {short: full[0] for short, full in by_short.items() if len(full) == 1}
 
 
 def changes(history: History, night: Night, lines: Sequence[Line]) -> list[Change]:
@@ -94,8 +103,8 @@ def changes(history: History, night: Night, lines: Sequence[Line]) -> list[Chang
     shared_now = lines[0].facts
     for line in lines[1:]:
         nights = (history.lines[name] for name in earlier)
-        known = ((lines_then[line.node], lines_then) for lines_then in nights if line.node in lines_then)
-        before = next((pair for pair in known if pair[0].status != MISSING), None)
+        pairs = ((lines_then[line.node], lines_then) for lines_then in nights if line.node in lines_then)
+        before = next((pair for pair in pairs if pair[0].status != MISSING), None)
         if before is None or line.status == MISSING:
             continue
         shared_then = before[1].get("", Line(before[0].night)).facts
