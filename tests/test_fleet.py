@@ -72,6 +72,13 @@ def write(folder: Path, *records: Facts, name: str = "") -> Path:
     return path
 
 
+def a_history(path: Path, nodes: int, nights: int, failed: dict[str, range]) -> Path:
+    """Nights of February, in which nodes failed."""
+    lines = [Line(f"2026-02-{at:02}", f"n{n:02}", "broken" if at in failed.get(f"n{n:02}", ()) else "ok") for at in range(1, nights + 1) for n in range(nodes)]
+    path.write_text(read.text_of(History({}), lines))
+    return path
+
+
 def a_night(folder: Path, night: str, count: int = 12, **changes: Any) -> Path:
     for at in range(count):
         write(folder, record(f"n{at:02}", night, *([changes[f"n{at:02}"]] if f"n{at:02}" in changes else [])))
@@ -324,6 +331,19 @@ def test_a_fault_of_all_nodes_puts_none_into_exclude(tmp_path: Path) -> None:
     assert (seen["verdict"], seen["failing"], seen["exclude"], seen["rates"]) == ("broken", [], "", [])
 
 
+@pytest.mark.parametrize("statuses, failing, deviating", [
+    ("broken " * 9 + "ok", 0, 0), ("broken broken ok", 0, 0), ("broken " * 3 + "ok ok unknown", 3, 4), ("broken ok", 1, 1), ("broken", 0, 0), ("unknown " * 5 + "broken", 1, 1), ("broken " * 5 + "unknown", 0, 1)])
+def test_a_fault_of_most_nodes_puts_none_into_exclude_and_the_page_counts_them(statuses: str, failing: int, deviating: int, tmp_path: Path) -> None:
+    nodes = statuses.split()
+    for at, status in enumerate(nodes):
+        write(tmp_path, record(f"n{at}", NIGHTS[0], status=status))
+    seen = answer_of(tmp_path, "--html", tmp_path / "p.html")
+    assert (len(seen["failing"]), bool(seen["exclude"]), len(seen["deviating"])) == (failing, bool(failing), deviating)
+    usual = next((status for status in {*nodes} if 2 * nodes.count(status) > len(nodes)), "")
+    count = f"{nodes.count(usual)} of {len(nodes)} node" if usual not in ("", "ok") else f"{deviating} of {len(nodes)} node"
+    assert f"{seen['verdict'].capitalize()}: {count}" in (tmp_path / "p.html").read_text()
+
+
 def test_lines_of_a_history_that_cannot_be_read_stay_and_are_counted(tmp_path: Path) -> None:
     a_night(tmp_path, NIGHTS[0], 3)
     answer_of(tmp_path)
@@ -477,3 +497,40 @@ def test_a_node_that_failed_in_some_nights_is_named_by_the_command(tmp_path: Pat
     rate, = seen["rates"]
     assert (rate["node"], rate["failed"], rate["tested"], rate["last"]) == ("n02", 3, 11, "2026-02-09") and rate["low"] < 3 / 11 < rate["high"]
     assert [line["node"] for line in seen["deviating"]] == ["n02"] and "fleet-node-fails-sometimes" in ids(seen) and seen["exit_code"] == 3
+
+
+@pytest.mark.parametrize("status, failed, tested", [("unknown", 12, 12), ("ok", 12, 13), ("broken", 13, 13)])
+def test_a_node_that_fails_in_every_night_fails_more_often_than_the_others(status: str, failed: int, tested: int, tmp_path: Path) -> None:
+    history = a_history(tmp_path / "h.jsonl", 6, 12, {"n03": range(1, 13)})
+    a_night(tmp_path / "d", NIGHTS[0], 6)
+    write(tmp_path / "d", record("n03", NIGHTS[0], status=status))
+    seen = answer_of(tmp_path / "d", "--history", history)
+    rate, = seen["rates"]
+    found, = (f for f in seen["findings"] if f["id"] == "fleet-node-fails-sometimes")
+    assert (rate["failed"], rate["tested"]) == (failed, tested) and "--exclude=n03" in found["fix"]
+    assert [line["node"] for line in seen["deviating"]] == ["n03"] and seen["exit_code"] == 3
+    assert "not shown" not in run_cli("fleet", tmp_path / "d", "--history", history).stdout
+
+
+def test_a_node_that_left_the_fleet_is_accused_no_more(tmp_path: Path) -> None:
+    history = a_history(tmp_path / "h.jsonl", 10, 12, {"n09": range(1, 13)})
+    a_night(tmp_path / "d", NIGHTS[0], 9)
+    (tmp_path / "nodes.txt").write_text(" ".join(f"n{at:02}" for at in range(9)))
+    seen = answer_of(tmp_path / "d", "--history", history, "--nodes", tmp_path / "nodes.txt")
+    assert (seen["verdict"], seen["nodes"], seen["deviating"], seen["rates"]) == ("healthy", 9, [], [])
+    # without the names it may have failed to answer
+    seen = answer_of(tmp_path / "d", "--history", history)
+    assert (seen["missing"], "fleet-node-fails-sometimes" in ids(seen)) == ({"n09": "2026-02-12"}, True)
+
+
+@pytest.mark.parametrize("nights, failed", [(12, 2), (12, 3), (12, 4), (5, 2), (5, 3)])
+@pytest.mark.parametrize("left", [0, 200])
+def test_table_and_findings_name_the_same_nodes(nights: int, failed: int, left: int, tmp_path: Path) -> None:
+    """However many nodes of the history have left, some of which failed once."""
+    others = {f"n{at:02}": range(2, 3) for at in range(10, 20)} if left else {}
+    history = a_history(tmp_path / "h.jsonl", 6 + left, nights, {"n03": range(1, failed + 1), **others})
+    (tmp_path / "nodes.txt").write_text(" ".join(f"n{at:02}" for at in range(6)))
+    arguments = (a_night(tmp_path / "d", NIGHTS[0], 6), "--history", history, "--nodes", tmp_path / "nodes.txt")
+    seen = answer_of(*arguments)
+    named = "fleet-node-fails-sometimes" in ids(seen)
+    assert bool(seen["deviating"]) == named == ("not shown" not in run_cli("fleet", *map(str, arguments)).stdout)

@@ -8,7 +8,7 @@ from typing import cast, get_args
 from nccl_runbook.core.facts import Evidence, Gap, Reason, counted, grouped, known
 from nccl_runbook.core.findings import Finding, Remedy, Severity, worst_first
 from nccl_runbook.fleet.facts import MISSING, Change, Fleet, History, Line, Night
-from nccl_runbook.fleet.judge_rates import judge_rates, rates
+from nccl_runbook.fleet.judge_rates import flaky, judge_rates, rates
 from nccl_runbook.hosts import judge as rules
 from nccl_runbook.hosts.facts import Difference, HostFacts
 
@@ -144,13 +144,17 @@ def fleet(night: Night, history: History, expected: list[str] | Gap) -> Fleet:
     nights = {name: then for name, then in history.lines.items() if name <= night.name}
     nights[night.name] = {line.node: line for line in lines}
     whole = dataclasses.replace(history, lines=nights)
+    nodes = {line.node: line for line in lines if line.node}
+    failing = [rate for rate in rates(whole) if rate.node in nodes]  # others have left the fleet
+    ever = {node for then in nights.values() for node in then if node}
     return Fleet(
         night,
-        {line.node: line for line in lines if line.node},
+        nodes,
         whole,
         expected,
         changes(history, night, lines),
-        rates(whole),
+        failing,
+        flaky(failing, len(ever)),
         missing,
         differing,
     )
@@ -268,7 +272,8 @@ def _changes(fleet: Fleet) -> list[Finding]:
 
 
 def failing_nodes(fleet: Fleet) -> list[str]:
-    """Nodes to leave out: those with a broken record in this night, unless all are broken."""
+    """Nodes to leave out: those with a broken record in this night, unless most are broken, since then no
+    single node is at fault."""
     failed = [node for node, line in fleet.lines.items() if line.failed]
     answered = [line for line in fleet.lines.values() if line.status != MISSING]
-    return failed if len(failed) < len(answered) else []
+    return failed if 2 * len(failed) <= len(answered) else []

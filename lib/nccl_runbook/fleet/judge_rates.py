@@ -51,14 +51,13 @@ def _common(lines: Sequence[Line]) -> bool:
 
 
 def flaky(fleet_rates: Iterable[Rate], nodes: int) -> list[Rate]:
-    """Nodes that fail in some nights, and more often than chance explains among so many nodes
-    (Bonferroni)."""
-    return [rate for rate in fleet_rates if rate.failed < rate.tested and rate.chance < SURE / max(1, nodes)]
+    """Nodes that fail more often than chance explains among so many nodes (Bonferroni), also in every
+    night."""
+    return [rate for rate in fleet_rates if rate.chance < SURE / max(1, nodes)]
 
 
 def judge_rates(fleet: Fleet) -> list[Finding]:
     """A warning for each node that fails more often than the others."""
-    nodes = {node for night in fleet.history.lines.values() for node in night if node}
     return [
         Finding(
             "fleet-node-fails-sometimes",
@@ -66,7 +65,7 @@ def judge_rates(fleet: Fleet) -> list[Finding]:
             f"{rate.node} {rate.text}, more often than the other nodes.",
             (
                 Evidence(f"last failed in the night of {rate.last}", rate.node),
-                Evidence(f"by chance: {rate.chance:.2g} (Fisher's exact test)", f"{len(nodes)} nodes"),
+                Evidence(f"by chance: {rate.chance:.2g} (Fisher's exact test)", "nights of all nodes"),
             ),
             (
                 Remedy(
@@ -74,8 +73,12 @@ def judge_rates(fleet: Fleet) -> list[Finding]:
                     "Leave the node out until it is repaired:",
                     (f"--exclude={rate.node}",),
                 ),
-                Remedy("the administrator", "Test this node for longer; it passes in most nights."),
+                Remedy(
+                    "the administrator",
+                    "Test this node for longer"
+                    + ("; it passes in most nights." if 2 * rate.failed < rate.tested else "."),
+                ),
             ),
         )
-        for rate in flaky(fleet.rates, len(nodes))
+        for rate in fleet.flaky
     ]

@@ -13,13 +13,13 @@ import typer
 from nccl_runbook.cli import answer
 from nccl_runbook.cli.hosts import judged
 from nccl_runbook.cli.hosts.document import exclude
-from nccl_runbook.core.facts import Gap, counted, known, to_json
+from nccl_runbook.core.facts import Gap, known, to_json
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.share import learn
 from nccl_runbook.fleet import judge as rules, read
 from nccl_runbook.fleet.facts import Fleet, History, Line
-from nccl_runbook.fleet.table import deviating, tables
+from nccl_runbook.fleet.table import deviating, deviation, tables
 
 HISTORY = "fleet.jsonl"
 
@@ -106,8 +106,7 @@ def _shared(before: History, expected: list[str] | Gap) -> tuple[History, list[s
 
 def sentence(newest: Fleet, findings: list[Finding], verdict: str) -> str:
     """The first sentence of the page."""
-    count = f"{len(deviating(newest))} of {counted(len(newest.lines), 'node')}"
-    return f"{verdict.capitalize()}: {count} deviate. {findings[0].title}"
+    return f"{verdict.capitalize()}: {deviation(newest)}. {findings[0].title}"
 
 
 def text(newest: Fleet, findings: list[Finding], verdict: str, code: int) -> str:
