@@ -6,6 +6,7 @@ import json
 import os
 import random
 import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -147,13 +148,12 @@ def test_a_gpu_that_is_missing_is_one_difference_and_the_others_of_its_list_do_n
 
 
 def test_a_folder_per_node_is_read_without_what_a_run_writes_beside(tmp_path: Path) -> None:
+    """Folders of `nccl-runbook run`."""
     for node in ("a", "b"):
-        (tmp_path / node).mkdir()
-        write(tmp_path / node, record(node, NIGHTS[0]), name="01-gpu-visibility")
-        for other in ("verdict.json", "99-verdict.json"):
-            (tmp_path / node / other).write_text('{"schema": "nccl-runbook/verdict/1"}')
+        run_cli("run", "--step", "01-gpu-visibility", "--budget", "60s", "--out", str(tmp_path / node), "--json", cwd=ROOT)
+    assert len([*tmp_path.rglob("world.json")]) > 1
     seen = answer_of(tmp_path)
-    assert (seen["nodes"], seen["unread"]) == (2, {})
+    assert (seen["unread"], "fleet-node-repeated" in ids(seen)) == ({}, True)
 
 
 FULL = "n0.example.org n1.example.org n2.example.org"
@@ -252,6 +252,49 @@ def test_a_node_whose_records_cannot_be_reached_is_not_healthy(hide: Callable[[P
             folder.chmod(0o700)
     seen = json.loads(ended.stdout)
     assert (seen["nodes"], seen["verdict"], len(seen["unread"]), ended.returncode) == (5, "unknown", 1, 4) and "fleet-file-unread" in ids(seen)
+
+
+# --- machines of one name
+
+@pytest.mark.parametrize("name", ["localhost", "n1"])
+@pytest.mark.parametrize("layout", ["{machine}/01-gpu-visibility", "rack-{machine}/node/01-gpu-visibility", "{machine}"])
+@pytest.mark.parametrize("last", ["broken", "ok"])
+def test_no_machine_of_one_name_hides_another(name: str, layout: str, last: str, tmp_path: Path) -> None:
+    for machine in "abcde":
+        path = tmp_path / f"{layout.format(machine=machine)}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        status = "broken" if machine == ("e" if last == "broken" else "c") else "ok"
+        path.write_text(json.dumps({**record(machine, NIGHTS[0], mtu if machine == "d" else lambda facts: None, status), "judged": {"host": name}}))
+    seen = answer_of(tmp_path)
+    assert (seen["nodes"], seen["verdict"], len(seen["failing"]), len(seen["deviating"])) == (5, "broken", 1, 2)
+    assert "fleet-node-repeated" not in ids(seen)
+
+
+def test_records_without_gpus_belong_to_the_machine_of_their_folder(tmp_path: Path) -> None:
+    """Steps of two machines of one name; the failure of the second is not that of the first."""
+    for machine in "abc":
+        (tmp_path / machine).mkdir()
+        for step in ("01-gpu-visibility", "03-fewer-gpus"):
+            made = {**record(machine, NIGHTS[0], status="broken" if (machine, step) == ("b", "03-fewer-gpus") else "ok"), "judged": {"host": "n1"}, "step": step}
+            if step == "03-fewer-gpus":
+                made["facts"] = {"ladder": {"worlds": "2"}}
+            write(tmp_path / machine, made, name=step)
+    seen = answer_of(tmp_path)
+    line, = (line for line in seen["deviating"] if line["status"] == "broken")
+    assert seen["nodes"] == 3 and line["node"] == "n1 (01-gpu-visibility.json)"
+
+
+@pytest.mark.parametrize("name", ["n1; touch /tmp/made", "$(id)", "-x", "n1 n2", "n1,n2", "n1\nn2", "knoten-\u00e4"])
+def test_what_is_no_host_name_is_in_no_command(name: str, tmp_path: Path) -> None:
+    for at in range(3):
+        write(tmp_path, record(f"m{at}", NIGHTS[0]))
+    write(tmp_path, {**record("m7", NIGHTS[0], status="broken"), "judged": {"host": name}}, name="bad name; id")
+    for command in (("fleet", tmp_path), ("hosts", "--record", *tmp_path.glob("*.json"))):
+        seen = json.loads(run_cli(*map(str, command), "--json").stdout)
+        assert (len(seen["failing"]), seen["exclude"]) == (1, "")
+        assert not [line for f in seen["findings"] for line in f["fix"] if "--exclude" in line]
+        record_line, = (line for f in seen["findings"] for line in f["fix"] if "run --record" in line)
+        assert shlex.split(record_line)[-2:] == ["--record", str(tmp_path / "bad name; id.json")]
 
 
 # --- what is no record

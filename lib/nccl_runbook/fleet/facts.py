@@ -39,12 +39,10 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Night:
-    """All records of one night. ``records``: (host, step) -> (start, status, reason) of each record, also of
-    those that a later one replaces in ``hosts``."""
+    """All records of one night."""
 
     name: str
     hosts: Hosts
-    records: dict[tuple[str, str], list[tuple[str, str, str]]]
 
 
 @dataclasses.dataclass(frozen=True)

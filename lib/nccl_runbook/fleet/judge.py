@@ -66,10 +66,11 @@ def _fact(text: str) -> str | Gap:
 
 def _steps(night: Night, node: str) -> dict[str, tuple[str, str]]:
     """Step -> (status, reason): the worst of its records, since a failure is not undone by a later pass."""
-    steps = dict(night.hosts.judged.get(node, {}))
-    for step in steps if _is_one_machine(night, node) else []:
-        ended = [(status, reason) for _, status, reason in night.records.get((node, step), [])]
-        steps[step] = min([steps[step], *ended], key=lambda pair: ORDER.index(pair[0]))
+    steps = {}
+    for step in night.hosts.judged.get(node, {}):
+        latest_first = reversed(night.hosts.records[node, step])
+        worst = min(latest_first, key=lambda one: ORDER.index(one.status))
+        steps[step] = worst.status, worst.reason
     return steps
 
 
@@ -164,16 +165,11 @@ def judge(fleet: Fleet) -> list[Finding]:
     """Findings of the newest night, worst first: those of the hosts compared, and those of the fleet."""
     night = fleet.night
     compared = rules.judge_hosts(dataclasses.replace(night.hosts, unread={}), fleet.differing)
-    failing = failing_nodes(fleet)
-    leave_out = Remedy(
-        "your launcher", "Leave out the nodes that failed:", (f"--exclude={','.join(failing)}",)
-    )
+    leave_out = rules.leave_out(failing_nodes(fleet))
     return worst_first(
         [
             *(
-                dataclasses.replace(f, remedy=(leave_out, *f.remedy))
-                if failing and f.id == "host-step-broken"
-                else f
+                dataclasses.replace(f, remedy=(*leave_out, *f.remedy)) if f.id == "host-step-broken" else f
                 for f in compared
             ),
             *judge_rates(fleet),
@@ -220,24 +216,18 @@ def _unread(fleet: Fleet) -> list[Finding]:
 
 def _repeated(night: Night) -> list[Finding]:
     """Nodes with several records of one step; a failure that a later record hides is a warning."""
-    several = {
-        key: ended
-        for key, ended in night.records.items()
-        if len(ended) > 1 and _is_one_machine(night, key[0])
-    }
+    several = {key: ended for key, ended in night.hosts.records.items() if len(ended) > 1}
     hidden = {
-        key: sum(status == "broken" for _, status, _ in ended)
+        key: sum(one.status == "broken" for one in ended)
         for key, ended in several.items()
-        if night.hosts.judged[key[0]][key[1]][0] != "broken"
+        if ended[-1].status != "broken"
     }
     findings = [
         Finding(
             "fleet-node-failed-once",
             Severity.WARN,
             f"{node}: {step} failed in {failed} of {len(several[node, step])} records of this night.",
-            tuple(
-                Evidence(f"{status} {reason}".strip(), start) for start, status, reason in several[node, step]
-            ),
+            tuple(Evidence(f"{one.status} {one.reason}".strip(), one.started) for one in several[node, step]),
             (Remedy("you", "Repeat the test on that node:", ("nccl-runbook soak --for 30m",)),),
         )
         for (node, step), failed in hidden.items()
@@ -253,11 +243,6 @@ def _repeated(night: Night) -> list[Finding]:
         )
         findings.append(Finding("fleet-node-repeated", Severity.NOTE, text))
     return findings
-
-
-def _is_one_machine(night: Night, node: str) -> bool:
-    """Whether one machine has this name in this night: others of its name have names of their own."""
-    return node in night.hosts.judged and not any(n.startswith(f"{node} (") for n in night.hosts.hosts)
 
 
 def _changes(fleet: Fleet) -> list[Finding]:

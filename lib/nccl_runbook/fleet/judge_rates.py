@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from nccl_runbook.core.facts import Evidence
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.fleet.facts import Fleet, History, Line, Rate
+from nccl_runbook.hosts.judge import leave_out
 from nccl_runbook.search.group_testing import wilson
 
 SURE = 0.05  # a node of the whole fleet is named by chance
@@ -68,11 +69,7 @@ def judge_rates(fleet: Fleet) -> list[Finding]:
                 Evidence(f"by chance: {rate.chance:.2g} (Fisher's exact test)", "nights of all nodes"),
             ),
             (
-                Remedy(
-                    "your launcher",
-                    "Leave the node out until it is repaired:",
-                    (f"--exclude={rate.node}",),
-                ),
+                *leave_out([rate.node]),
                 Remedy(
                     "the administrator",
                     "Test this node for longer"

@@ -13,9 +13,10 @@ from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.core.records import Record, RecordError, read as read_as
 from nccl_runbook.fleet.facts import LINE_SCHEMA, History, Line, Night
 from nccl_runbook.hosts import read as reader
+from nccl_runbook.launch.running import STATE
 
 HEAD_BYTES = 1 << 16  # schema and start stand at the top of a record
-NOT_RECORDS = ("verdict.json", "99-verdict.json")  # of a run, beside its records
+NOT_RECORDS = ("verdict.json", "99-verdict.json", STATE)  # of a run, beside its records
 _RECORD_STARTED = re.compile(rb'(?<!\\)"started":\s*"([\d:TZ+.-]{10,40})"')
 _SCHEMA = re.compile(rb'(?<!\\)"schema":\s*"nccl-runbook/record/(\d+)"')
 
@@ -68,16 +69,9 @@ def night_of(head: bytes) -> str:
 
 def read(name: str, paths: list[Path], judged: Callable[[Record], tuple[str, str]]) -> Night:
     """The records of one night. ``judged`` gives status and reason of a record."""
-    kept: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
-
-    def keep(record: Record) -> tuple[str, str]:
-        status, reason = judged(record)
-        kept.setdefault((reader.host_of(record), record.step), []).append((record.started, status, reason))
-        return status, reason
-
-    hosts = reader.read(paths, keep)
+    hosts = reader.read(paths, judged)
     unread = {path: _why_unread(Path(path), gap) for path, gap in hosts.unread.items()}
-    return Night(name, dataclasses.replace(hosts, unread=unread), kept)
+    return Night(name, dataclasses.replace(hosts, unread=unread))
 
 
 def _why_unread(path: Path, gap: Gap) -> Gap:

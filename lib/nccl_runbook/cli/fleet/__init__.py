@@ -12,7 +12,6 @@ import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.cli.hosts import judged
-from nccl_runbook.cli.hosts.document import exclude
 from nccl_runbook.core.facts import Gap, known, to_json
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of
 from nccl_runbook.core.redact import Redactor
@@ -20,6 +19,7 @@ from nccl_runbook.core.share import learn
 from nccl_runbook.fleet import judge as rules, read
 from nccl_runbook.fleet.facts import Fleet, History, Line
 from nccl_runbook.fleet.table import deviating, deviation, tables
+from nccl_runbook.hosts.judge import exclude
 
 HISTORY = "fleet.jsonl"
 
@@ -144,7 +144,7 @@ def document(newest: Fleet, findings: list[Finding], verdict: str, code: int) ->
         "changes": to_json(newest.changes),
         "rates": to_json(newest.rates),
         "failing": rules.failing_nodes(newest),
-        "exclude": "".join(exclude(rules.failing_nodes(newest))),
+        "exclude": exclude(rules.failing_nodes(newest)),
         "findings": [
             {
                 "id": f.id,
