@@ -27,7 +27,7 @@ def records_by_night(folder: Path) -> dict[str, list[Path]]:
     next(folder.iterdir(), None)
     by_night = grouped((night_of(_head(path)), path) for path in sorted(_files(folder)))
     undated = by_night.pop("", [])
-    nights = sorted(by_night) or [""] * bool(undated)
+    nights = sorted(by_night) or ([""] if undated else [])
     return {night: [*by_night.get(night, []), *(undated if night == nights[-1] else [])] for night in nights}
 
 
@@ -119,7 +119,7 @@ def _line(raw: str) -> Line | None:
 def text_of(known: History, lines: list[Line]) -> str:
     """The history as text with these lines added; those that it has already are left out."""
     new = [line for line in lines if known.lines.get(line.night, {}).get(line.node) != line]
-    before = known.text + "\n" * bool(known.text and not known.text.endswith("\n"))
+    before = known.text + ("\n" if known.text and not known.text.endswith("\n") else "")
     return before + "".join(f"{row}\n" for row in map(_json, new))
 
 

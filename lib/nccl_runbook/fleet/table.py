@@ -52,7 +52,8 @@ def deviation(fleet: Fleet) -> str:
     total = counted(len(statuses), "node")
     if 2 * statuses.count(most) > len(statuses) and most not in ("ok", "note"):
         return f"{statuses.count(most)} of {total} have the status {most}"
-    return f"{len(deviating(fleet))} of {total} deviate"
+    number = len(deviating(fleet))
+    return f"{number} of {total} {'deviates' if 1 in (number, len(statuses)) else 'deviate'}"
 
 
 def nodes_table(fleet: Fleet) -> Table:
