@@ -5,7 +5,9 @@ import copy
 import json
 import os
 import random
+import re
 import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -69,6 +71,13 @@ def write(folder: Path, *records: Facts, name: str = "") -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / f"{name or records[0]['judged']['host']}.json"
     path.write_text(json.dumps(records[0] if len(records) == 1 else records))
+    return path
+
+
+def a_history(path: Path, nodes: int, nights: int, failed: dict[str, range]) -> Path:
+    """Nights of February, in which nodes failed."""
+    lines = [Line(f"2026-02-{at:02}", f"n{n:02}", "broken" if at in failed.get(f"n{n:02}", ()) else "ok") for at in range(1, nights + 1) for n in range(nodes)]
+    path.write_text(read.text_of(History({}), lines))
     return path
 
 
@@ -140,13 +149,153 @@ def test_a_gpu_that_is_missing_is_one_difference_and_the_others_of_its_list_do_n
 
 
 def test_a_folder_per_node_is_read_without_what_a_run_writes_beside(tmp_path: Path) -> None:
+    """Folders of `nccl-runbook run`."""
     for node in ("a", "b"):
-        (tmp_path / node).mkdir()
-        write(tmp_path / node, record(node, NIGHTS[0]), name="01-gpu-visibility")
-        for other in ("verdict.json", "99-verdict.json"):
-            (tmp_path / node / other).write_text('{"schema": "nccl-runbook/verdict/1"}')
+        run_cli("run", "--step", "01-gpu-visibility", "--budget", "60s", "--out", str(tmp_path / node), "--json", cwd=ROOT)
+    assert len([*tmp_path.rglob("world.json")]) > 1
     seen = answer_of(tmp_path)
-    assert (seen["nodes"], seen["unread"]) == (2, {})
+    assert (seen["unread"], "fleet-node-repeated" in ids(seen)) == ({}, True)
+
+
+FULL = "n0.example.org n1.example.org n2.example.org"
+
+
+@pytest.mark.parametrize("records, named, missing", [
+    (FULL, "n0 n1 n2", {}), ("n0 n1 n2", FULL, {}), ("n0 n1.example.org n2", "n0.example.org n1 n2", {}), ("n0 n1", FULL, {"n2.example.org": ""}), (FULL, "n0 n1 n2 n3", {"n3": ""}),
+    # one short name, two full ones: it may be either
+    ("n0 n1 n2", f"{FULL} n0.other.org", {"n0.example.org": "", "n0.other.org": ""}), (f"{FULL} n0.other.org", "n0 n1 n2", {"n0": ""}),
+    ("n0.example.org n1.example.org n2.example.org", "n0.other.org", {"n0.other.org": ""}), ("10.0.0.1 10.0.0.2", "10.0.0.1 10.0.0.2 10.0.0.3", {"10.0.0.3": ""}), ("n0 n1", "n0 n1 n10.example.org", {"n10.example.org": ""}),
+])
+def test_a_short_name_is_the_node_of_the_only_full_name_that_begins_with_it(records: str, named: str, missing: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "nodes.txt").write_text(named)
+    for node in records.split():
+        write(tmp_path / "d", record(node, NIGHTS[0]))
+    for share in ((), ("--share",)):
+        seen = answer_of(tmp_path / "d", "--nodes", tmp_path / "nodes.txt", *share)
+        assert (len(seen["missing"]), seen["verdict"]) == (len(missing), "unknown" if missing else "healthy") and (share or seen["missing"] == missing)
+
+
+def test_a_node_that_shows_its_full_name_from_one_night_on_is_not_missing(tmp_path: Path) -> None:
+    for night, names in (("1", "n0 n1 n2"), ("2", "n0 n1.example.org n2"), ("3", "n0 n1.example.org")):
+        for node in names.split():
+            write(tmp_path / night, record(node, f"2026-03-0{night}"))
+        missing = answer_of(tmp_path / night, "--history", tmp_path / "h.jsonl")["missing"]
+        assert missing == ({"n2": "2026-03-02"} if night == "3" else {})
+
+
+# --- links and folders that hide records
+
+def link_to_a_folder(night: Path, real: Path) -> None:
+    (night / "n6").symlink_to(real, target_is_directory=True)
+
+
+def links_to_links(night: Path, real: Path) -> None:
+    (night.parent / "other").symlink_to(real, target_is_directory=True)
+    (night / "rack").mkdir()
+    (night / "rack" / "n6").symlink_to("../../other")
+
+
+def link_to_a_record(night: Path, real: Path) -> None:
+    (night / "n6.json").symlink_to(real / "n6.json")
+
+
+def two_links_and_a_circle(night: Path, real: Path) -> None:
+    (night / "n6").symlink_to(real)
+    (night / "latest").symlink_to(real)
+    (night / "n6" / "up").symlink_to(night)
+
+
+@pytest.mark.parametrize("hide", [link_to_a_folder, links_to_links, link_to_a_record, two_links_and_a_circle])
+def test_records_behind_links_count_once(hide: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    real = write(tmp_path / "real", record("n6", NIGHTS[0], status="broken")).parent
+    night = a_night(tmp_path / "night", NIGHTS[0], 5)
+    hide(night, real)
+    seen = answer_of(night)
+    assert (seen["nodes"], seen["failing"], seen["unread"]) == (6, ["n6"], {}) and "fleet-node-repeated" not in ids(seen)
+
+
+def unreadable(path: Path) -> None:
+    write(path, record("n6", NIGHTS[0]))
+    path.chmod(0)
+
+
+def unreadable_below(path: Path) -> None:
+    path.mkdir()
+    unreadable(path / "records")
+
+
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to(path.parent / "gone")
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def record_that_is_gone(path: Path) -> None:
+    path.with_suffix(".json").symlink_to("gone.json")
+
+
+def link_into_an_unreadable_folder(path: Path) -> None:
+    unreadable(path.parent.parent / "closed")
+    path.symlink_to(path.parent.parent / "closed" / "n6.json")
+
+
+@pytest.mark.parametrize("hide", [unreadable, unreadable_below, link_to_nothing, link_to_itself, record_that_is_gone, link_into_an_unreadable_folder])
+def test_a_node_whose_records_cannot_be_reached_is_not_healthy(hide: Callable[[Path], None], tmp_path: Path) -> None:
+    night = a_night(tmp_path / "night", NIGHTS[0], 5)
+    hide(night / "n6")
+    # root without the capabilities that let it read everything
+    become = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search") * (not os.geteuid())
+    ended = subprocess.run([*become, sys.executable, "-m", "nccl_runbook", "fleet", night, "--json"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=100)
+    for folder in (night / "n6", tmp_path / "closed"):
+        if folder.is_dir():
+            folder.chmod(0o700)
+    seen = json.loads(ended.stdout)
+    assert (seen["nodes"], seen["verdict"], len(seen["unread"]), ended.returncode) == (5, "unknown", 1, 4) and "fleet-file-unread" in ids(seen)
+
+
+# --- machines of one name
+
+@pytest.mark.parametrize("name", ["localhost", "n1"])
+@pytest.mark.parametrize("layout", ["{machine}/01-gpu-visibility", "rack-{machine}/node/01-gpu-visibility", "{machine}"])
+@pytest.mark.parametrize("last", ["broken", "ok"])
+def test_no_machine_of_one_name_hides_another(name: str, layout: str, last: str, tmp_path: Path) -> None:
+    for machine in "abcde":
+        path = tmp_path / f"{layout.format(machine=machine)}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        status = "broken" if machine == ("e" if last == "broken" else "c") else "ok"
+        path.write_text(json.dumps({**record(machine, NIGHTS[0], mtu if machine == "d" else lambda facts: None, status), "judged": {"host": name}}))
+    seen = answer_of(tmp_path)
+    assert (seen["nodes"], seen["verdict"], len(seen["failing"]), len(seen["deviating"])) == (5, "broken", 1, 2)
+    assert "fleet-node-repeated" not in ids(seen)
+
+
+def test_records_without_gpus_belong_to_the_machine_of_their_folder(tmp_path: Path) -> None:
+    """Steps of two machines of one name; the failure of the second is not that of the first."""
+    for machine in "abc":
+        (tmp_path / machine).mkdir()
+        for step in ("01-gpu-visibility", "03-fewer-gpus"):
+            made = {**record(machine, NIGHTS[0], status="broken" if (machine, step) == ("b", "03-fewer-gpus") else "ok"), "judged": {"host": "n1"}, "step": step}
+            if step == "03-fewer-gpus":
+                made["facts"] = {"ladder": {"worlds": "2"}}
+            write(tmp_path / machine, made, name=step)
+    seen = answer_of(tmp_path)
+    line, = (line for line in seen["deviating"] if line["status"] == "broken")
+    assert seen["nodes"] == 3 and line["node"] == "n1 (01-gpu-visibility.json)"
+
+
+@pytest.mark.parametrize("name", ["n1; touch /tmp/made", "$(id)", "-x", "n1 n2", "n1,n2", "n1\nn2", "knoten-\u00e4"])
+def test_what_is_no_host_name_is_in_no_command(name: str, tmp_path: Path) -> None:
+    for at in range(3):
+        write(tmp_path, record(f"m{at}", NIGHTS[0]))
+    write(tmp_path, {**record("m7", NIGHTS[0], status="broken"), "judged": {"host": name}}, name="bad name; id")
+    for command in (("fleet", tmp_path), ("hosts", "--record", *tmp_path.glob("*.json"))):
+        seen = json.loads(run_cli(*map(str, command), "--json").stdout)
+        assert (len(seen["failing"]), seen["exclude"]) == (1, "")
+        assert not [line for f in seen["findings"] for line in f["fix"] if "--exclude" in line]
+        record_line, = (line for f in seen["findings"] for line in f["fix"] if "run --record" in line)
+        assert shlex.split(record_line)[-2:] == ["--record", str(tmp_path / "bad name; id.json")]
 
 
 # --- what is no record
@@ -226,6 +375,20 @@ def test_a_fault_of_all_nodes_puts_none_into_exclude(tmp_path: Path) -> None:
     assert (seen["verdict"], seen["failing"], seen["exclude"], seen["rates"]) == ("broken", [], "", [])
 
 
+@pytest.mark.parametrize("statuses, failing, deviating", [
+    ("broken " * 9 + "ok", 0, 0), ("broken broken ok", 0, 0), ("broken " * 3 + "ok ok unknown", 3, 4), ("broken ok", 1, 1), ("broken", 0, 0), ("unknown " * 5 + "broken", 1, 1), ("broken " * 5 + "unknown", 0, 1)])
+def test_a_fault_of_most_nodes_puts_none_into_exclude_and_the_page_counts_them(statuses: str, failing: int, deviating: int, tmp_path: Path) -> None:
+    nodes = statuses.split()
+    for at, status in enumerate(nodes):
+        write(tmp_path, record(f"n{at}", NIGHTS[0], status=status))
+    seen = answer_of(tmp_path, "--html", tmp_path / "p.html")
+    assert (len(seen["failing"]), bool(seen["exclude"]), len(seen["deviating"])) == (failing, bool(failing), deviating)
+    usual = next((status for status in {*nodes} if 2 * nodes.count(status) > len(nodes)), "")
+    count = f"{nodes.count(usual)} of {len(nodes)} node" if usual not in ("", "ok") else f"{deviating} of {len(nodes)} node"
+    page = (tmp_path / "p.html").read_text()
+    assert f"{seen['verdict'].capitalize()}: {count}" in page and not re.search("\\b1 of [0-9]+ nodes? deviate\\b|1 node deviate\\b", page)
+
+
 def test_lines_of_a_history_that_cannot_be_read_stay_and_are_counted(tmp_path: Path) -> None:
     a_night(tmp_path, NIGHTS[0], 3)
     answer_of(tmp_path)
@@ -269,6 +432,35 @@ def test_names_are_not_in_what_is_shared_and_no_history_is_written(two_nights: P
     ended = run_cli("fleet", two_nights / "2", "--history", tmp_path / "h.jsonl", "--share", "--html", page)
     assert ended.returncode == 3 and "GPU driver" in page.read_text()
     assert not [node for node in PLANTED if node in ended.stdout + page.read_text()] and not (tmp_path / "h.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["n{:02}", "gpu{:03}.pod7.example.org", "ip-10-0-3-{}", "worker-{}-gpu", "Node{}"])
+def test_share_changes_only_names(name: str, tmp_path: Path) -> None:
+    """Neither nodes of --nodes nor those of the history become others than those of the records."""
+    nodes = [name.format(at) for at in range(1, 7)]
+    for at, node in enumerate(nodes[:5]):
+        for night in NIGHTS[:1] if at == 4 else NIGHTS:
+            write(tmp_path / night, record(node, night, driver if at == 2 and night == NIGHTS[1] else lambda facts: None))
+    (tmp_path / "nodes.txt").write_text("\n".join(nodes))
+    history = tmp_path / "h.jsonl"
+    answer_of(tmp_path / NIGHTS[0], "--history", history)
+    for more in ((), ("--nodes", tmp_path / "nodes.txt")):
+        plain, shared = (answer_of(tmp_path / NIGHTS[1], "--history", history, *more, *share) for share in ((), ("--share",)))
+        assert [len(answer["missing"]) for answer in (plain, shared)] == [1 + bool(more)] * 2
+        assert sorted(plain["missing"].values()) == sorted(shared["missing"].values()) and not [node for node in nodes if node in json.dumps(shared)]
+        for field in ("verdict", "nodes", "nights"):
+            assert plain[field] == shared[field]
+        for field in ("deviating", "changes", "differences", "rates"):
+            assert len(plain[field]) == len(shared[field])
+        assert ids(plain) == ids(shared)
+
+
+def test_share_gives_a_node_that_only_its_file_names_one_name(tmp_path: Path) -> None:
+    for night in NIGHTS:
+        for at in range(3):
+            write(tmp_path / night, {**record(f"m{at}", night), "judged": {}}, name=f"m{at}")
+        seen = [answer_of(tmp_path / night, "--history", tmp_path / "h.jsonl", *share) for share in ((), ("--share",))]
+        assert [(answer["nodes"], answer["missing"]) for answer in seen] == [(3, {})] * 2
 
 
 def test_the_page_is_small_however_many_nodes_deviate(tmp_path: Path) -> None:
@@ -350,3 +542,40 @@ def test_a_node_that_failed_in_some_nights_is_named_by_the_command(tmp_path: Pat
     rate, = seen["rates"]
     assert (rate["node"], rate["failed"], rate["tested"], rate["last"]) == ("n02", 3, 11, "2026-02-09") and rate["low"] < 3 / 11 < rate["high"]
     assert [line["node"] for line in seen["deviating"]] == ["n02"] and "fleet-node-fails-sometimes" in ids(seen) and seen["exit_code"] == 3
+
+
+@pytest.mark.parametrize("status, failed, tested", [("unknown", 12, 12), ("ok", 12, 13), ("broken", 13, 13)])
+def test_a_node_that_fails_in_every_night_fails_more_often_than_the_others(status: str, failed: int, tested: int, tmp_path: Path) -> None:
+    history = a_history(tmp_path / "h.jsonl", 6, 12, {"n03": range(1, 13)})
+    a_night(tmp_path / "d", NIGHTS[0], 6)
+    write(tmp_path / "d", record("n03", NIGHTS[0], status=status))
+    seen = answer_of(tmp_path / "d", "--history", history)
+    rate, = seen["rates"]
+    found, = (f for f in seen["findings"] if f["id"] == "fleet-node-fails-sometimes")
+    assert (rate["failed"], rate["tested"]) == (failed, tested) and "--exclude=n03" in found["fix"]
+    assert [line["node"] for line in seen["deviating"]] == ["n03"] and seen["exit_code"] == 3
+    assert "not shown" not in run_cli("fleet", tmp_path / "d", "--history", history).stdout
+
+
+def test_a_node_that_left_the_fleet_is_accused_no_more(tmp_path: Path) -> None:
+    history = a_history(tmp_path / "h.jsonl", 10, 12, {"n09": range(1, 13)})
+    a_night(tmp_path / "d", NIGHTS[0], 9)
+    (tmp_path / "nodes.txt").write_text(" ".join(f"n{at:02}" for at in range(9)))
+    seen = answer_of(tmp_path / "d", "--history", history, "--nodes", tmp_path / "nodes.txt")
+    assert (seen["verdict"], seen["nodes"], seen["deviating"], seen["rates"]) == ("healthy", 9, [], [])
+    # without the names it may have failed to answer
+    seen = answer_of(tmp_path / "d", "--history", history)
+    assert (seen["missing"], "fleet-node-fails-sometimes" in ids(seen)) == ({"n09": "2026-02-12"}, True)
+
+
+@pytest.mark.parametrize("nights, failed", [(12, 2), (12, 3), (12, 4), (5, 2), (5, 3)])
+@pytest.mark.parametrize("left", [0, 200])
+def test_table_and_findings_name_the_same_nodes(nights: int, failed: int, left: int, tmp_path: Path) -> None:
+    """However many nodes of the history have left, some of which failed once."""
+    others = {f"n{at:02}": range(2, 3) for at in range(10, 20)} if left else {}
+    history = a_history(tmp_path / "h.jsonl", 6 + left, nights, {"n03": range(1, failed + 1), **others})
+    (tmp_path / "nodes.txt").write_text(" ".join(f"n{at:02}" for at in range(6)))
+    arguments = (a_night(tmp_path / "d", NIGHTS[0], 6), "--history", history, "--nodes", tmp_path / "nodes.txt")
+    seen = answer_of(*arguments)
+    named = "fleet-node-fails-sometimes" in ids(seen)
+    assert bool(seen["deviating"]) == named == ("not shown" not in run_cli("fleet", *map(str, arguments)).stdout)

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -281,6 +282,18 @@ def test_unjudged_records_are_not_healthy_by_themselves(tmp_path: Path) -> None:
     assert records(tmp_path, ("n1", "unknown", gap), ("n2", "unknown", gap))["verdict"] == "unknown"
     edge = {"edges": {"edges": [{"source": 0, "outcome": "wrong values"}]}}
     assert records(tmp_path, ("n1", "unknown", edge), ("n2", "unknown", edge))["verdict"] == "broken"
+
+
+def test_the_page_names_the_option_that_leaves_out_the_broken_host_as_a_remedy(tmp_path: Path) -> None:
+    for name, status in (("n1", "ok"), ("n2", "broken"), ("n3", "ok")):
+        record = {"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": status, "reason": "it is", "started": "2026-03-01T23:00:00Z", "ended": "2026-03-01T23:01:00Z",
+                  "judged": {"host": name}, "facts": {"a": "1"}, "findings": [{"id": "made-up", "severity": status, "title": "it is", "remedy": [{"who": "you", "text": "Look."}]}]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+    ended = subprocess.run([*CLI, "--record", *map(str, sorted(tmp_path.glob("*.json"))), "--html", str(tmp_path / "p.html"), "--json"], capture_output=True, text=True, timeout=100, cwd=ROOT)
+    page, found = re.sub("<[^>]*>", "", (tmp_path / "p.html").read_text()), json.loads(ended.stdout)
+    assert "--exclude=n2" in page and "Not looked at" not in page
+    assert f"nccl-runbook run --record {tmp_path / 'n2.json'}" in page and found["exclude"] == "--exclude=n2"
+    assert any(line.endswith(f"--record {tmp_path / 'n2.json'}") for f in found["findings"] for line in f["fix"])
 
 
 def test_two_machines_of_one_name_are_both_kept(tmp_path: Path) -> None:

@@ -39,12 +39,10 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Night:
-    """All records of one night. ``records``: (host, step) -> (start, status, reason) of each record, also of
-    those that a later one replaces in ``hosts``."""
+    """All records of one night."""
 
     name: str
     hosts: Hosts
-    records: dict[tuple[str, str], list[tuple[str, str, str]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +93,8 @@ class Rate:
 class Fleet:
     """The newest night beside the earlier ones. ``lines``: node -> its line of the newest night, also of
     missing nodes; ``history``: all nights, with this one; ``expected``: names that were given, or a Gap;
-    ``last_answers``: missing node -> the last night in which it left a record, or empty."""
+    ``last_answers``: missing node -> the last night in which it left a record, or empty; ``rates``: nodes of
+    this night that failed in any night; ``flaky``: those that fail more often than the others."""
 
     night: Night
     lines: dict[str, Line]
@@ -103,5 +102,6 @@ class Fleet:
     expected: list[str] | Gap
     changes: list[Change]
     rates: list[Rate]
+    flaky: list[Rate]
     last_answers: dict[str, str] = dataclasses.field(default_factory=dict)
     differing: list[Any] = dataclasses.field(default_factory=list)

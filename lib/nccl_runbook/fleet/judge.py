@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import cast, get_args
 
-from nccl_runbook.core.facts import Evidence, Gap, Reason, counted, grouped
+from nccl_runbook.core.facts import Evidence, Gap, Reason, counted, grouped, known
 from nccl_runbook.core.findings import Finding, Remedy, Severity, worst_first
 from nccl_runbook.fleet.facts import MISSING, Change, Fleet, History, Line, Night
-from nccl_runbook.fleet.judge_rates import judge_rates, rates
+from nccl_runbook.fleet.judge_rates import flaky, judge_rates, rates
 from nccl_runbook.hosts import judge as rules
 from nccl_runbook.hosts.facts import Difference, HostFacts
 
@@ -66,10 +66,11 @@ def _fact(text: str) -> str | Gap:
 
 def _steps(night: Night, node: str) -> dict[str, tuple[str, str]]:
     """Step -> (status, reason): the worst of its records, since a failure is not undone by a later pass."""
-    steps = dict(night.hosts.judged.get(node, {}))
-    for step in steps if _is_one_machine(night, node) else []:
-        ended = [(status, reason) for _, status, reason in night.records.get((node, step), [])]
-        steps[step] = min([steps[step], *ended], key=lambda pair: ORDER.index(pair[0]))
+    steps = {}
+    for step in night.hosts.judged.get(node, {}):
+        latest_first = reversed(night.hosts.records[node, step])
+        worst = min(latest_first, key=lambda one: ORDER.index(one.status))
+        steps[step] = worst.status, worst.reason
     return steps
 
 
@@ -77,14 +78,23 @@ def missing_nodes(history: History, night: Night, expected: Sequence[str] | Gap)
     """Node that left no record in this night -> the last night in which it left one, or empty. Expected are
     the given names, else all nodes of earlier nights."""
     earlier = [name for name in sorted(history.lines) if name < night.name]
+    recorded = (node for name in earlier for node in history.lines[name])
+    full = _full_names([*recorded, *known(expected), *night.hosts.hosts])
     answers = {
-        node: name
+        full.get(node, node): name
         for name in earlier
         for node, line in history.lines[name].items()
         if node and line.status != MISSING
     }
-    nodes = sorted(answers) if isinstance(expected, Gap) else expected
-    return {node: answers.get(node, "") for node in nodes if node not in night.hosts.hosts}
+    here = {full.get(host, host) for host in night.hosts.hosts}
+    nodes = sorted(answers) if isinstance(expected, Gap) else [full.get(node, node) for node in expected]
+    return {node: answers.get(node, "") for node in nodes if node not in here}
+
+
+def _full_names(nodes: Iterable[str]) -> dict[str, str]:
+    """Short name -> the full name that it stands for (n1 -> n1.example.org), unless two begin with it."""
+    by_short = grouped((node.partition(".")[0], node) for node in {*nodes} if "." in node)
+    return {short: full[0] for short, full in by_short.items() if len(full) == 1}
 
 
 def changes(history: History, night: Night, lines: Sequence[Line]) -> list[Change]:
@@ -94,8 +104,8 @@ def changes(history: History, night: Night, lines: Sequence[Line]) -> list[Chang
     shared_now = lines[0].facts
     for line in lines[1:]:
         nights = (history.lines[name] for name in earlier)
-        known = ((lines_then[line.node], lines_then) for lines_then in nights if line.node in lines_then)
-        before = next((pair for pair in known if pair[0].status != MISSING), None)
+        pairs = ((lines_then[line.node], lines_then) for lines_then in nights if line.node in lines_then)
+        before = next((pair for pair in pairs if pair[0].status != MISSING), None)
         if before is None or line.status == MISSING:
             continue
         shared_then = before[1].get("", Line(before[0].night)).facts
@@ -135,13 +145,17 @@ def fleet(night: Night, history: History, expected: list[str] | Gap) -> Fleet:
     nights = {name: then for name, then in history.lines.items() if name <= night.name}
     nights[night.name] = {line.node: line for line in lines}
     whole = dataclasses.replace(history, lines=nights)
+    nodes = {line.node: line for line in lines if line.node}
+    failing = [rate for rate in rates(whole) if rate.node in nodes]  # others have left the fleet
+    ever = {node for then in nights.values() for node in then if node}
     return Fleet(
         night,
-        {line.node: line for line in lines if line.node},
+        nodes,
         whole,
         expected,
         changes(history, night, lines),
-        rates(whole),
+        failing,
+        flaky(failing, len(ever)),
         missing,
         differing,
     )
@@ -151,16 +165,11 @@ def judge(fleet: Fleet) -> list[Finding]:
     """Findings of the newest night, worst first: those of the hosts compared, and those of the fleet."""
     night = fleet.night
     compared = rules.judge_hosts(dataclasses.replace(night.hosts, unread={}), fleet.differing)
-    failing = failing_nodes(fleet)
-    leave_out = Remedy(
-        "your launcher", "Leave out the nodes that failed:", (f"--exclude={','.join(failing)}",)
-    )
+    leave_out = rules.leave_out(failing_nodes(fleet))
     return worst_first(
         [
             *(
-                dataclasses.replace(f, remedy=(leave_out, *f.remedy))
-                if failing and f.id == "host-step-broken"
-                else f
+                dataclasses.replace(f, remedy=(*leave_out, *f.remedy)) if f.id == "host-step-broken" else f
                 for f in compared
             ),
             *judge_rates(fleet),
@@ -207,24 +216,18 @@ def _unread(fleet: Fleet) -> list[Finding]:
 
 def _repeated(night: Night) -> list[Finding]:
     """Nodes with several records of one step; a failure that a later record hides is a warning."""
-    several = {
-        key: ended
-        for key, ended in night.records.items()
-        if len(ended) > 1 and _is_one_machine(night, key[0])
-    }
+    several = {key: ended for key, ended in night.hosts.records.items() if len(ended) > 1}
     hidden = {
-        key: sum(status == "broken" for _, status, _ in ended)
+        key: sum(one.status == "broken" for one in ended)
         for key, ended in several.items()
-        if night.hosts.judged[key[0]][key[1]][0] != "broken"
+        if ended[-1].status != "broken"
     }
     findings = [
         Finding(
             "fleet-node-failed-once",
             Severity.WARN,
             f"{node}: {step} failed in {failed} of {len(several[node, step])} records of this night.",
-            tuple(
-                Evidence(f"{status} {reason}".strip(), start) for start, status, reason in several[node, step]
-            ),
+            tuple(Evidence(f"{one.status} {one.reason}".strip(), one.started) for one in several[node, step]),
             (Remedy("you", "Repeat the test on that node:", ("nccl-runbook soak --for 30m",)),),
         )
         for (node, step), failed in hidden.items()
@@ -242,11 +245,6 @@ def _repeated(night: Night) -> list[Finding]:
     return findings
 
 
-def _is_one_machine(night: Night, node: str) -> bool:
-    """Whether one machine has this name in this night: others of its name have names of their own."""
-    return node in night.hosts.judged and not any(n.startswith(f"{node} (") for n in night.hosts.hosts)
-
-
 def _changes(fleet: Fleet) -> list[Finding]:
     if not fleet.changes:
         return []
@@ -259,7 +257,8 @@ def _changes(fleet: Fleet) -> list[Finding]:
 
 
 def failing_nodes(fleet: Fleet) -> list[str]:
-    """Nodes to leave out: those with a broken record in this night, unless all are broken."""
+    """Nodes to leave out: those with a broken record in this night, unless most are broken, since then no
+    single node is at fault."""
     failed = [node for node, line in fleet.lines.items() if line.failed]
     answered = [line for line in fleet.lines.values() if line.status != MISSING]
-    return failed if len(failed) < len(answered) else []
+    return failed if 2 * len(failed) <= len(answered) else []

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from nccl_runbook.core.facts import Evidence
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.fleet.facts import Fleet, History, Line, Rate
+from nccl_runbook.hosts.judge import leave_out
 from nccl_runbook.search.group_testing import wilson
 
 SURE = 0.05  # a node of the whole fleet is named by chance
@@ -51,14 +52,13 @@ def _common(lines: Sequence[Line]) -> bool:
 
 
 def flaky(fleet_rates: Iterable[Rate], nodes: int) -> list[Rate]:
-    """Nodes that fail in some nights, and more often than chance explains among so many nodes
-    (Bonferroni)."""
-    return [rate for rate in fleet_rates if rate.failed < rate.tested and rate.chance < SURE / max(1, nodes)]
+    """Nodes that fail more often than chance explains among so many nodes (Bonferroni), also in every
+    night."""
+    return [rate for rate in fleet_rates if rate.chance < SURE / max(1, nodes)]
 
 
 def judge_rates(fleet: Fleet) -> list[Finding]:
     """A warning for each node that fails more often than the others."""
-    nodes = {node for night in fleet.history.lines.values() for node in night if node}
     return [
         Finding(
             "fleet-node-fails-sometimes",
@@ -66,16 +66,16 @@ def judge_rates(fleet: Fleet) -> list[Finding]:
             f"{rate.node} {rate.text}, more often than the other nodes.",
             (
                 Evidence(f"last failed in the night of {rate.last}", rate.node),
-                Evidence(f"by chance: {rate.chance:.2g} (Fisher's exact test)", f"{len(nodes)} nodes"),
+                Evidence(f"by chance: {rate.chance:.2g} (Fisher's exact test)", "nights of all nodes"),
             ),
             (
+                *leave_out([rate.node]),
                 Remedy(
-                    "your launcher",
-                    "Leave the node out until it is repaired:",
-                    (f"--exclude={rate.node}",),
+                    "the administrator",
+                    "Test this node for longer"
+                    + ("; it passes in most nights." if 2 * rate.failed < rate.tested else "."),
                 ),
-                Remedy("the administrator", "Test this node for longer; it passes in most nights."),
             ),
         )
-        for rate in flaky(fleet.rates, len(nodes))
+        for rate in fleet.flaky
     ]

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +13,10 @@ from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.core.records import Record, RecordError, read as read_as
 from nccl_runbook.fleet.facts import LINE_SCHEMA, History, Line, Night
 from nccl_runbook.hosts import read as reader
+from nccl_runbook.launch.running import STATE
 
 HEAD_BYTES = 1 << 16  # schema and start stand at the top of a record
-NOT_RECORDS = ("verdict.json", "99-verdict.json")  # of a run, beside its records
+NOT_RECORDS = ("verdict.json", "99-verdict.json", STATE)  # of a run, beside its records
 _RECORD_STARTED = re.compile(rb'(?<!\\)"started":\s*"([\d:TZ+.-]{10,40})"')
 _SCHEMA = re.compile(rb'(?<!\\)"schema":\s*"nccl-runbook/record/(\d+)"')
 
@@ -22,12 +24,28 @@ _SCHEMA = re.compile(rb'(?<!\\)"schema":\s*"nccl-runbook/record/(\d+)"')
 def records_by_night(folder: Path) -> dict[str, list[Path]]:
     """Night -> record files below the folder, earliest night first. A file without a readable start belongs
     to the newest night. OSError if the folder cannot be read."""
-    next(folder.iterdir(), None)  # rglob is silent about a folder that cannot be read
-    files = [path for path in sorted(folder.rglob("*.json")) if path.name not in NOT_RECORDS]
-    by_night = grouped((night_of(_head(path)), path) for path in files if path.is_file())
+    next(folder.iterdir(), None)
+    by_night = grouped((night_of(_head(path)), path) for path in sorted(_files(folder)))
     undated = by_night.pop("", [])
-    nights = sorted(by_night) or [""] * bool(undated)
+    nights = sorted(by_night) or ([""] if undated else [])
     return {night: [*by_night.get(night, []), *(undated if night == nights[-1] else [])] for night in nights}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Records below the folder, also behind links, and what may hide a record: a folder that cannot be read,
+    a link that leads nowhere."""
+    errors: list[OSError] = []
+    walked = set[str]()
+    for above, folders, names in os.walk(folder, onerror=errors.append, followlinks=True):
+        if os.path.realpath(above) in walked:  # a link to it
+            folders.clear()
+            continue
+        walked.add(os.path.realpath(above))
+        for path in (Path(above, name) for name in names):
+            is_record = path.suffix == ".json" and path.name not in NOT_RECORDS
+            if is_record and os.path.isfile(path) or not os.path.exists(path):
+                yield path
+    yield from (Path(error.filename) for error in errors)
 
 
 def _head(path: Path) -> bytes:
@@ -51,20 +69,15 @@ def night_of(head: bytes) -> str:
 
 def read(name: str, paths: list[Path], judged: Callable[[Record], tuple[str, str]]) -> Night:
     """The records of one night. ``judged`` gives status and reason of a record."""
-    kept: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
-
-    def keep(record: Record) -> tuple[str, str]:
-        status, reason = judged(record)
-        kept.setdefault((reader.host_of(record), record.step), []).append((record.started, status, reason))
-        return status, reason
-
-    hosts = reader.read(paths, keep)
+    hosts = reader.read(paths, judged)
     unread = {path: _why_unread(Path(path), gap) for path, gap in hosts.unread.items()}
-    return Night(name, dataclasses.replace(hosts, unread=unread), kept)
+    return Night(name, dataclasses.replace(hosts, unread=unread))
 
 
 def _why_unread(path: Path, gap: Gap) -> Gap:
     """Why a file cannot be read: a record of another version of the runbook has a reason of its own."""
+    if os.path.isdir(path):
+        return Gap("failed", f"{path} is a folder that cannot be read")
     readable = [name.rpartition("/")[2] for name in get_args(get_type_hints(Record)["schema"])]
     shown = _SCHEMA.search(_head(path))
     version = shown[1].decode() if shown else readable[0]
@@ -106,7 +119,7 @@ def _line(raw: str) -> Line | None:
 def text_of(known: History, lines: list[Line]) -> str:
     """The history as text with these lines added; those that it has already are left out."""
     new = [line for line in lines if known.lines.get(line.night, {}).get(line.node) != line]
-    before = known.text + "\n" * bool(known.text and not known.text.endswith("\n"))
+    before = known.text + ("\n" if known.text and not known.text.endswith("\n") else "")
     return before + "".join(f"{row}\n" for row in map(_json, new))
 
 

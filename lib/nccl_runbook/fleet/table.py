@@ -1,9 +1,10 @@
 """Tables of a fleet: deviating nodes, changes since the last night, failures over the nights."""
 
+from collections import Counter
+
 from nccl_runbook.core.facts import counted
 from nccl_runbook.fleet.facts import MISSING, Fleet, Line
 from nccl_runbook.fleet.judge import ORDER, STATUS
-from nccl_runbook.fleet.judge_rates import flaky
 from nccl_runbook.hosts.judge import names
 from nccl_runbook.hosts.table import differences_table
 from nccl_runbook.report.tables import Cell, Table
@@ -32,7 +33,7 @@ def deviating(fleet: Fleet) -> list[Line]:
     nodes have in common is no deviation."""
     outcomes = [(line.status, line.reason) for line in fleet.lines.values()]
     common = {outcome for outcome in {*outcomes} if 2 * outcomes.count(outcome) > len(outcomes)}
-    sometimes = {rate.node for rate in flaky(fleet.rates, len(fleet.lines))}
+    sometimes = {rate.node for rate in fleet.flaky}
     chosen = [
         line
         for line in fleet.lines.values()
@@ -42,6 +43,17 @@ def deviating(fleet: Fleet) -> list[Line]:
         and (line.status, line.reason) not in common
     ]
     return sorted(chosen, key=lambda line: (ROWS.index(line.status), -len(line.odd), line.node))
+
+
+def deviation(fleet: Fleet) -> str:
+    """How many nodes deviate, in words; if most have a status that is not healthy, how many these are."""
+    statuses = [line.status for line in fleet.lines.values()]
+    most = max(statuses, key=statuses.count, default="ok")
+    total = counted(len(statuses), "node")
+    if 2 * statuses.count(most) > len(statuses) and most not in ("ok", "note"):
+        return f"{statuses.count(most)} of {total} have the status {most}"
+    number = len(deviating(fleet))
+    return f"{number} of {total} {'deviates' if 1 in (number, len(statuses)) else 'deviate'}"
 
 
 def nodes_table(fleet: Fleet) -> Table:
@@ -81,12 +93,11 @@ def nodes_table(fleet: Fleet) -> Table:
 
 
 def _outcomes(fleet: Fleet, rows: list[list[str | Cell]]) -> str:
-    """The status that the other nodes have, if it is not healthy: ": all unknown"."""
+    """The statuses of the other nodes that are not healthy: " (9 broken)"."""
     shown = {str(row[0]) for row in rows}
-    statuses = sorted(
-        {line.status for node, line in fleet.lines.items() if node not in shown} - {"ok", "note"}
-    )
-    return f" (status {' or '.join(statuses)})" if statuses else ""
+    statuses = Counter(line.status for node, line in fleet.lines.items() if node not in shown)
+    unhealthy = [f"{statuses[status]} {status}" for status in sorted({*statuses} - {"ok", "note"})]
+    return f" ({', '.join(unhealthy)})" if unhealthy else ""
 
 
 def _why(fleet: Fleet, line: Line) -> str:
@@ -111,7 +122,7 @@ def changes_table(fleet: Fleet) -> Table:
 
 def rates_table(fleet: Fleet) -> Table:
     """One row a node that failed in any night, the surest first."""
-    sure = {rate.node for rate in flaky(fleet.rates, len(fleet.lines))}
+    sure = {rate.node for rate in fleet.flaky}
     rows = [
         [
             Cell(rate.node, "warn" if rate.node in sure else ""),

@@ -91,9 +91,20 @@ class HostWorld:
 
 
 @dataclasses.dataclass(frozen=True)
+class Ended:
+    """How one record of a step ended, and its file."""
+
+    started: str
+    status: str
+    reason: str
+    path: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Hosts:
     """Everything seen. ``hosts``: host -> facts, or a Gap if it did not answer; ``unread``: files that are
     no records; ``lost``: hosts that stopped answering; ``judged``: host -> step -> status and reason;
+    ``records``: (host, step) -> each of its records, earliest first;
     ``marks``: seconds from the start until a result was known; ``paths``, ``worlds``: Gaps if they were not
     tried."""
 
@@ -103,6 +114,7 @@ class Hosts:
     worlds: list[HostWorld] | Gap = Gap("not-run", "records were compared; no machine was contacted")
     lost: dict[str, Gap] = dataclasses.field(default_factory=dict)
     judged: dict[str, dict[str, tuple[str, str]]] = dataclasses.field(default_factory=dict)
+    records: dict[tuple[str, str], list[Ended]] = dataclasses.field(default_factory=dict)
     marks: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

@@ -2,6 +2,7 @@
 
 import functools
 import re
+import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -233,21 +234,37 @@ def _steps(asked_hosts: Hosts) -> list[Finding]:
         for step, (status, reason) in steps.items()
         if status in _STEP_IS
     )
-    one_host = Remedy(
-        "you",
-        "Judge one of these records alone for the cause and the fix:",
-        ("nccl-runbook run --record FILE",),
-    )
     return [
         Finding(
             f"host-step-{_STEP_IS[status].value}",
             _STEP_IS[status],
             f"{step} is {_STEP_IS[status].value} on {names(hosts)}: {reason}",
             (Evidence(reason, f"{step} of {hosts[0]}"),),
-            (one_host,),
+            (_alone(asked_hosts, hosts[0], step),),
         )
         for (step, status, reason), hosts in same.items()
     ]
+
+
+def _alone(asked_hosts: Hosts, host: str, step: str) -> Remedy:
+    """How to judge the record of a step of one host alone."""
+    line = f"nccl-runbook run --record {shlex.quote(asked_hosts.records[host, step][-1].path)}"
+    return Remedy("you", f"Judge the record of {host} alone for the cause and the fix:", (line,))
+
+
+def exclude(failing: Sequence[str]) -> str:
+    """The option of Slurm that leaves out these hosts; empty without hosts. A record may give a host any
+    name: what is no host name is not in it."""
+    hosts = [host for host in failing if re.fullmatch(r"[A-Za-z0-9][\w.:-]*", host, re.ASCII)]
+    return f"--exclude={','.join(hosts)}" if hosts else ""
+
+
+def leave_out(failing: Sequence[str]) -> list[Remedy]:
+    """The remedy that leaves out these hosts, if any."""
+    option = exclude(failing)
+    return (
+        [Remedy("your launcher", "Leave out what failed, until it is repaired:", (option,))] if option else []
+    )
 
 
 def broken_hosts(asked_hosts: Hosts) -> list[str]:

@@ -1,5 +1,7 @@
 """Records and raw answers of hosts as flat facts: dotted path -> value as text."""
 
+import dataclasses
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -7,7 +9,8 @@ from typing import Any
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.records import Record, RecordError, load_all
-from nccl_runbook.hosts.facts import HostFacts, Hosts
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hosts.facts import Ended, HostFacts, Hosts
 
 NO_NAME = ("localhost", "localhost.localdomain")
 MOST_CHARACTERS = 400  # of one value; a stack or a log is no fact to compare
@@ -73,15 +76,23 @@ def host_of(record: Record) -> str:
     return record.judged.host
 
 
+@dataclasses.dataclass
+class _Machine:
+    """One of the machines of a name: ``host``, what it is called; ``gpus``: their UUIDs."""
+
+    host: str
+    gpus: set[str]
+    files: set[Path]
+
+
 def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> Hosts:
     """The records of several hosts. A file that is no record is a Gap; of two records of one step and host
     the later one counts. ``judged``: function that gives a record's status and reason."""
     facts: dict[str, dict[str, str | Gap]] = {}
+    machines: dict[str, list[_Machine]] = {}
     sources: dict[str, str] = {}
-    machines: dict[str, set[str]] = {}  # host -> its GPUs, which distinguish another machine of that name
-    started: dict[tuple[str, str], str] = {}
+    ended: dict[tuple[str, str], list[Ended]] = {}
     unread: dict[str, Gap] = {}
-    statuses: dict[str, dict[str, tuple[str, str]]] = {}
     for path in paths:
         try:
             records = load_all(path)
@@ -93,23 +104,52 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
                 "absent", f"{path} contains no record: the look ended before its first step"
             )
         for record in records:
-            host = host_of(record) or path.stem
+            name = host_of(record) or Redactor(os.environ).text(path.stem)
             shown = dict(flat(record.facts, record.step))
-            ids = {str(v) for p, v in shown.items() if p.endswith("uuid")}
-            other = ids and machines.get(host) and not ids & machines[host]
-            if other or host in NO_NAME and sources.get(host, str(path)) != str(path):
-                host = f"{host} ({path.name})"
-            machines.setdefault(host, set()).update(ids)
+            gpus = {str(v) for p, v in shown.items() if p.endswith("uuid")}
+            host = _machine(machines.setdefault(name, []), name, path, gpus).host
             sources.setdefault(host, str(path))
-            status = judged(record)
-            if started.get((host, record.step), "") <= record.started:
-                started[host, record.step] = record.started
-                statuses.setdefault(host, {})[record.step] = status
-                own = facts.setdefault(host, {})
-                for name in [n for n in own if n.startswith(f"{record.step}.")]:
-                    del own[name]
-                own.update(shown)
-    return Hosts({h: HostFacts(h, sources[h], own) for h, own in facts.items()}, unread, judged=statuses)
+            own = ended.setdefault((host, record.step), [])
+            own.append(Ended(record.started, *judged(record), str(path)))
+            own.sort(key=lambda one: one.started)
+            if own[-1].path == str(path):
+                theirs = facts.setdefault(host, {})
+                for fact in [fact for fact in theirs if fact.startswith(f"{record.step}.")]:
+                    del theirs[fact]
+                theirs.update(shown)
+    statuses: dict[str, dict[str, tuple[str, str]]] = {}
+    for (host, step), own in ended.items():
+        statuses.setdefault(host, {})[step] = own[-1].status, own[-1].reason
+    answered = {host: HostFacts(host, sources[host], own) for host, own in facts.items()}
+    return Hosts(answered, unread, judged=statuses, records=ended)
+
+
+def _machine(known: list[_Machine], name: str, path: Path, gpus: set[str]) -> _Machine:
+    """The machine of this name that left a record, which is added to ``known`` if it is new. Machines of one
+    name have different GPUs; records without GPUs belong to that of their folder. Under a name that is
+    nobody's, each file is a machine."""
+    same = [
+        one
+        for one in known
+        if not (gpus and one.gpus and not gpus & one.gpus) and (name not in NO_NAME or path in one.files)
+    ]
+    near = [one for one in same if path.parent in {file.parent for file in one.files}]
+    if same:
+        machine = (near or same)[0]
+    else:
+        machine = _Machine(_free(known, name, path), set(), set())
+        known.append(machine)
+    machine.gpus.update(gpus)
+    machine.files.add(path)
+    return machine
+
+
+def _free(known: list[_Machine], name: str, path: Path) -> str:
+    """The name, or with as much of the path as no other machine of this name has."""
+    ends = ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
+    names = [name, *(f"{name} ({end})" for end in [*ends, f"{path}, {len(known) + 1}"])]
+    taken = {one.host for one in known}
+    return next(free for free in names if free not in taken)
 
 
 def several_hosts(paths: Iterable[Path]) -> bool:

@@ -12,13 +12,14 @@ import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.cli.hosts import judged
-from nccl_runbook.cli.hosts.document import exclude
-from nccl_runbook.core.facts import Gap, counted, to_json
+from nccl_runbook.core.facts import Gap, known, to_json
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.share import learn
 from nccl_runbook.fleet import judge as rules, read
 from nccl_runbook.fleet.facts import Fleet, History, Line
-from nccl_runbook.fleet.table import deviating, tables
+from nccl_runbook.fleet.table import deviating, deviation, tables
+from nccl_runbook.hosts.judge import exclude
 
 HISTORY = "fleet.jsonl"
 
@@ -65,7 +66,9 @@ def fleet(
         answer.leave(f"{path} exists, and holds no line of a history: name another file with --history")
     if expected == []:
         answer.leave(f"{nodes} names no node")
-    newest, added = gathered(nights, _shared(before) if share else before, expected)
+    if share:
+        before, expected = _shared(before, expected)
+    newest, added = gathered(nights, before, expected)
     findings = rules.judge(newest)
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
@@ -84,24 +87,26 @@ def gathered(
 ) -> tuple[Fleet, list[Line]]:
     """The newest night beside all earlier ones, and the lines of the history of each night in the folder."""
     added: list[Line] = []
-    known = before
+    earlier = before
     for name, paths in nights.items():
-        newest = rules.fleet(read.read(name, paths, judged), known, expected)
-        known = newest.history
-        added += known.lines[name].values() if name else []
+        newest = rules.fleet(read.read(name, paths, judged), earlier, expected)
+        earlier = newest.history
+        added += earlier.lines[name].values() if name else []
     return newest, added
 
 
-def _shared(before: History) -> History:
-    """The history under the names that --share gives."""
+def _shared(before: History, expected: list[str] | Gap) -> tuple[History, list[str] | Gap]:
+    """The history and the expected nodes under the names that --share gives."""
     hidden = Redactor(os.environ)
-    return read.history_of(hidden.text(before.text))
+    nodes = {node for lines in before.lines.values() for node in lines}.union(known(expected))
+    learn([{"host": node} for node in nodes])  # a bare name has no form that shows it
+    others = expected if isinstance(expected, Gap) else [hidden.text(node) for node in expected]
+    return read.history_of(hidden.text(before.text)), others
 
 
 def sentence(newest: Fleet, findings: list[Finding], verdict: str) -> str:
     """The first sentence of the page."""
-    count = f"{len(deviating(newest))} of {counted(len(newest.lines), 'node')}"
-    return f"{verdict.capitalize()}: {count} deviate. {findings[0].title}"
+    return f"{verdict.capitalize()}: {deviation(newest)}. {findings[0].title}"
 
 
 def text(newest: Fleet, findings: list[Finding], verdict: str, code: int) -> str:
@@ -139,7 +144,7 @@ def document(newest: Fleet, findings: list[Finding], verdict: str, code: int) ->
         "changes": to_json(newest.changes),
         "rates": to_json(newest.rates),
         "failing": rules.failing_nodes(newest),
-        "exclude": "".join(exclude(rules.failing_nodes(newest))),
+        "exclude": exclude(rules.failing_nodes(newest)),
         "findings": [
             {
                 "id": f.id,

@@ -19,7 +19,7 @@ import typer
 from nccl_runbook.book import UsageError, duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.cli.hosts import carriers
-from nccl_runbook.cli.hosts.document import document, exclude, failing_hosts, text
+from nccl_runbook.cli.hosts.document import document, failing_hosts, text
 from nccl_runbook.core.facts import Gap, known, to_json
 from nccl_runbook.core.findings import Finding, exit_code, step_status, verdict_of, worst_first
 from nccl_runbook.core.records import Record, RecordError, read as read_as
@@ -203,6 +203,7 @@ def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
     findings = worst_first(sorted(judge(hosts, different), key=lambda f: f.status != "established"))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
+    leave_out = rules.leave_out(failing_hosts(hosts))
     answer.end(
         (document if json else text)(hosts, different, findings, verdict, code),
         code,
@@ -211,10 +212,9 @@ def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
             "hosts",
             f"{verdict.capitalize()}: {findings[0].title.rstrip('.')}"
             + (f" ({findings[0].status})" if findings[0].status in ("likely", "possible") else ""),
-            findings,
+            [dataclasses.replace(findings[0], remedy=(*leave_out, *findings[0].remedy)), *findings[1:]],
             tables(hosts, different),
             code,
-            not_seen=exclude(failing_hosts(hosts)),
         ),
     )
 

@@ -22,21 +22,17 @@ def failing_hosts(hosts: Hosts) -> list[str]:
     )
 
 
-def exclude(failing: list[str]) -> list[str]:
-    """The option of Slurm that leaves out these hosts; empty without hosts."""
-    return [f"--exclude={','.join(failing)}"] if failing else []
-
-
 def text(hosts: Hosts, different: list[Difference], findings: list[Finding], verdict: str, code: int) -> str:
     """The answer for a terminal."""
     from nccl_runbook.report.tables import finding_text
 
     failing = failing_hosts(hosts)
+    option = rules.exclude(failing)
     return "\n\n".join(
         [
             *map(finding_text, findings),
             *(repr(table) for table in tables(hosts, different) if table.rows),
-            *[f"next: run without the failing hosts (sbatch, srun: {line})" for line in exclude(failing)],
+            *[f"next: run without the failing hosts (sbatch, srun: {option})"] * bool(option),
             *filter(None, [ticket(hosts, findings, failing)]),
             f"verdict: {verdict} (exit code {code})",
         ]
@@ -103,7 +99,7 @@ def document(
         ],
         "marks": hosts.marks,
         "failing": failing,
-        "exclude": "".join(exclude(failing)),
+        "exclude": rules.exclude(failing),
         "ticket": ticket(hosts, findings, failing),
         "findings": [
             {
