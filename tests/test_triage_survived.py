@@ -118,3 +118,18 @@ def test_progress_bars_without_a_line_end_are_read_to_their_end(tmp_path):
 def test_words_about_slowness_lead_to_the_command_that_looks_into_them(words, command):
     told = json.loads(read_cli("diagnose", words, "--json").stdout)
     assert f" {command} " in f"{told['next']['line']} " and told["causes"] == []
+
+
+SUSPENDED = "slurmstepd: error: *** STEP 884121.0 ON node03 SUSPENDED AT 2026-03-18T02:11:40 ***\n"
+
+
+@pytest.mark.parametrize(("after", "resumed"), [
+    ("[rank0]: step 2\n[rank0]: step 3\n", True),
+    ("[rank0]: step 2\n[rank1]: step 2\n", False),  # each only ended the step it was in
+    ("[rank0]: step 2\n[rank0]: step 3\n[rank1]: RuntimeError: the end\n", False),
+    ("", False),
+])
+def test_a_line_of_the_scheduler_is_background_if_ranks_went_on_after_it(tmp_path, after, resumed):
+    given = answer(tmp_path, "[rank0]: step 1\n[rank1]: step 1\n" + SUSPENDED + after)
+    assert given.logs.seen["slurm-job-suspended"].resumed is resumed
+    assert ("peer-stopped" in [h.cause for h in given.hypotheses]) is not resumed
