@@ -68,6 +68,7 @@ PRINTED = {
         r"Duplicate GPU detected|NCCL WARN (?:Cuda failure(?! \d* ?.out of)|[^\n]{0,80}[Mm]essage truncated|"
         r"Error while attaching to shared)|Multiple [Rr]anks \w{3,8} using the same GPU|"
         r"(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)|"
+        r"Failed[:,] (?:Cuda|CUDA|NCCL) error \S{1,120}:\d|\bwhat\(\):  |"
         r"Got completion \w[^\n]*(?:status=|error )[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |"
         r"exited on signal [1-9]|exceeded error retry count|no socket interface found|"
         r"NCCL WARN [^\n]{0,60}onnect to \S{1,90} failed : (?![^\n]{0,80}retrying)|"
