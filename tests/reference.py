@@ -319,7 +319,6 @@ If the first cause is only *possible*, or there is none, the answer names the te
 {part_table("live", "dumps")}
 - A killed or stopped rank leaves no dump. From the dumps alone, no rank was blamed in those cases, which count as undecided here.
 - With two GPUs on which a kernel spins, no rank was blamed either.
-- The last sixteen jobs of the live look, two of them healthy, were all named or left alone as they should be, on two and on four H200 (2026-11-22 to 29).
 - Dumps of ordinary jobs: in the two that are undecided, the guilty rank had ended without one.
 - The picture in README is a job of eight ranks over Gloo.
 

@@ -229,7 +229,7 @@ def sentence(rows: Sequence[Row]) -> str:
     total = sum(tally(rows).values(), Counter())
     runs, alarms = (sum(r["works"][at] for r in rows if "works" in r) for at in (0, 1))
     return (f"Of {sum(total.values())} planted faults, {total['right']} were named right, {total['undecided']} were left undecided and {total['wrong']} were wrong; "
-            f"{alarms} false alarms in {runs} healthy jobs and runs ({bound(runs, alarms)} at 95 %).")
+            f"{alarms} false alarm{'' if alarms == 1 else 's'} in {runs} healthy jobs and runs ({bound(runs, alarms)} at 95 %).")
 
 
 # --- what is written

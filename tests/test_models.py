@@ -47,7 +47,8 @@ def test_names_are_unique_and_layers_add_up(dimensions):
 def test_part_of_the_layers_is_said():
     spec = models.part(models.find("qwen2.5-0.5b"), 6)
     assert (spec["layers"], spec["layers_of"], len(tensors(spec))) == (6, 24, 74)
-    assert models.part(models.find("qwen2.5-0.5b"), 99)["layers"] == 24
+    with pytest.raises(ValueError, match=r"\b99\b.*\b24\b"):
+        models.part(models.find("qwen2.5-0.5b"), 99)
 
 
 def test_an_unknown_model_names_the_nearest():

@@ -135,8 +135,11 @@ def test_no_caller_can_change_what_others_get_of_a_table(name):
 # ---- what a remedy sets or unsets ------------------------------------------------------------------------------------------------
 
 PACKAGE = TABLE.parents[1]
-# no reader here: LD_DEBUG is the loader's, TORCH_CUDA_ARCH_LIST is read where an extension is built
-OF_OTHERS = {"OPENBLAS_NUM_THREADS", "TMPDIR", "CUDA_DISABLE_CONTROL", "ROCR_VISIBLE_DEVICES", "MPI_HOME", "LD_DEBUG", "TORCH_CUDA_ARCH_LIST"}
+# no reader here: LD_DEBUG is the loader's, TORCH_CUDA_ARCH_LIST is read where an extension is built;
+# HCCL, oneCCL, Horovod and XLA read theirs in programs without NCCL
+OF_OTHERS = {"OPENBLAS_NUM_THREADS", "TMPDIR", "CUDA_DISABLE_CONTROL", "ROCR_VISIBLE_DEVICES", "MPI_HOME", "LD_DEBUG", "TORCH_CUDA_ARCH_LIST",
+             "ASCEND_LAUNCH_BLOCKING", "HCCL_CONNECT_TIMEOUT", "HCCL_NPU_SOCKET_PORT_RANGE", "CCL_ZE_IPC_EXCHANGE", "HOROVOD_GPU_OPERATIONS",
+             "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"}
 # early torch has the recorder off; torch 2.7.0 has nonblocking communicators on with device_id; GDRCopy's message needs 1
 NOT_THE_DEFAULT_ALWAYS = {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_USE_COMM_NONBLOCKING",
                           "NCCL_GDRCOPY_ENABLE"}

@@ -31,19 +31,20 @@ class Ended(subprocess.CompletedProcess):
     peak_bytes: int
 
 
-_servers: list[subprocess.Popen[str]] = []
+_servers: dict[bool, list[subprocess.Popen[str]]] = {False: [], True: []}  # True: those that run notebooks, which take more memory
 _ENVIRONMENT = dict(os.environ)  # of a server: no test has changed it yet
 
 
 def read_cli(*words: str | Path, timeout: float = 120, cwd: str | Path | None = None, env: dict[str, str] | None = None) -> Ended:
     pipe = subprocess.PIPE
-    server = _servers.pop() if _servers else subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, cwd=Path(__file__).parent, env=_ENVIRONMENT)
+    idle = _servers[words[:1] == ("run",)]
+    server = idle.pop() if idle else subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, cwd=Path(__file__).parent, env=_ENVIRONMENT)
     with _text_file() as out, _text_file() as errors:
         files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, errors)]
         call = {"words": list(map(str, words)), "files": files, "timeout": timeout, "cwd": str(cwd or os.getcwd()), "env": env or dict(os.environ)}
         print(json.dumps(call), file=server.stdin, flush=True)
         code, cpu_s, peak_bytes = json.loads(server.stdout.readline())
-        _servers.append(server)  # one that a test was torn from still owes an answer: it is not asked again
+        idle.append(server)  # one that a test was torn from still owes an answer: it is not asked again
         if code == -signal.SIGALRM:
             raise subprocess.TimeoutExpired(call["words"], timeout)
         ended = Ended(call["words"], code, *(_text(file) for file in (out, errors)))
@@ -62,9 +63,9 @@ def _text(file: Any) -> str:
 
 def end() -> None:
     """Nothing is left of it."""
-    for server in _servers:
-        server.communicate()
-    _servers.clear()
+    for idle in _servers.values():
+        while idle:
+            idle.pop().communicate()
 
 
 def serve() -> None:

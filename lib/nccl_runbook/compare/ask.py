@@ -55,7 +55,8 @@ class Wanted:
 
 
 def subject(wanted: Wanted, ranks: LazyRanks, stopped: Callable[[], str] = never) -> Subject:
-    """What runs in each arm. ValueError for anything unknown."""
+    """What runs in each arm. ``ranks``: engine and devices when they are needed; a step of a notebook has
+    both, too. ValueError for anything unknown."""
     if wanted.argv:
         return of_command(wanted.argv, wanted.figure, wanted.more_is_better, stopped)
     if wanted.figure:

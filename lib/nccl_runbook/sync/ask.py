@@ -252,7 +252,7 @@ def _arm(method: str, world: World, stopped: str) -> SyncArm:
         shell_line=world.shell_line,
         last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]],
         variants=_variants(world.ranks),
-        by=moved[0][1].get("by", "") if moved else "",
+        by=next((e["by"] for _, e in moved if e["by"]), ""),
         stopped=stopped if failed else "",
     )
 

@@ -9,13 +9,14 @@ torch (>= 2.2), Python >= 3.9.
 import os
 
 import check
+import sync_bytes
 import sync_ways
 import torch
 import torch.distributed as dist
 
 WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 PLACE_BYTES = 4
-ONE_IN = 50  # 16-bit words that a sync changes: 2 %, the share for which the goal of this method was set
+ONE_IN = 50  # 16-bit words that a sync changes here: 2 %
 
 
 class Changing:
@@ -69,9 +70,7 @@ class Delta:
 
     def values(self, view):
         """The bytes of a tensor, or of a part of it, as whole numbers as wide as its values."""
-        return view.view(
-            {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[self.dtype.itemsize]
-        )
+        return view.view(WHOLE_NUMBERS[self.dtype.itemsize])
 
     def kept(self):
         """Report whether the weights of the last sync are whole after one that failed."""
@@ -127,14 +126,17 @@ def changed(sync, clock, bucket):
 
 
 def check_sum(places, values):
-    """A whole number that differs if one place or one value differs."""
-    return int(((places.long() + 1) * (2 * values.long() + 1)).sum())
+    """A whole number, modulo 2^64, that differs if one place or one value differs: each counts with an odd
+    factor, (2 place + 1) value + place."""
+    places, values = places.long(), values.long()
+    return int(((2 * places + 1) * values + places).sum())
 
 
 def carry(sync, clock, changes, count):
     """Broadcast the changes of one bucket from the trainer. Returns all their places and values, in order."""
-    data = torch.empty(count * (PLACE_BYTES + sync.dtype.itemsize), dtype=torch.uint8)
-    places, values = data[: count * PLACE_BYTES].view(torch.int32), sync.values(data[count * PLACE_BYTES :])
+    begin = sync_bytes.padded(count * PLACE_BYTES)  # where the values are aligned
+    data = torch.empty(begin + count * sync.dtype.itemsize, dtype=torch.uint8)
+    places, values = data[: count * PLACE_BYTES].view(torch.int32), sync.values(data[begin:])
     if changes:
         torch.cat([p for p, _ in changes], out=places)
         torch.cat([v for _, v in changes], out=values)
