@@ -46,7 +46,7 @@ def test_each_row_is_whole(name):
     assert row.default == "" or row.accepts(row.default), f"{name} does not take its own default"
     assert row.accepts("") and row.accepts("$SOMETHING")
     kind = row.values.partition(":")[0]
-    assert kind in {"text", "path", "bool", "int", "flag", "count", "words", "list", "re", "interfaces", "interfaces_exact", "hcas",
+    assert kind in {"text", "path", "devices", "bool", "int", "flag", "count", "words", "list", "re", "interfaces", "interfaces_exact", "hcas",
                     "algorithms", "protocols"}
     if kind == "re":
         re.compile(row.values[3:])
