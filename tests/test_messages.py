@@ -136,3 +136,13 @@ def test_what_is_only_configured_warned_of_or_measured_is_no_event(short, event,
 def test_an_internal_error_is_one_of_nccl(tmp_path, words, fit):
     (tmp_path / "job.log").write_text("")
     assert ("fit-internal-error" in read.collect([str(tmp_path / "job.log")], words).seen) is fit
+
+
+@pytest.mark.parametrize(("line", "row", "names"), [
+    ("/job:jax_worker/replica:0/task:3 has been set to ERROR in coordination service: CANCELLED: task shut down", "jax-task-stopped-its-heartbeats", {"task": "3"}),
+    ("/task:0 has been set to ERROR in coordination service: UNAVAILABLE: Task /task:5 heartbeat timeout", "jax-task-stopped-its-heartbeats", {"task": "5"}),
+    ("Using hostfile at hf but host=n2 was not reachable via ssh. If you", "deepspeed-host-not-reached-by-ssh", {"host": "n2"}),
+    ("Command '['ssh', '-o', 'PasswordAuthentication=no', 'n7', 'hostname']' returned non-zero exit status 255.", "deepspeed-host-not-reached-by-ssh", {"host": "n7"}),
+])
+def test_a_row_fills_its_names_whichever_form_the_program_prints(line, row, names):
+    assert re.search(clues.catalogue()["printed"][row], line).groupdict() == names
