@@ -76,8 +76,7 @@ PRINTED = {
         r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|"
         r"EngineCore encountered a fatal|"
         r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|"
-        r"Exit Code:) [1-9]|"
-        r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|"
+        r"Exit Code:) [1-9]|Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|"
         r"group)\.cc:\d+ -> [1-9]|failed \(exitcode: -?[1-9]|Signal \d+ \(SIG\w+\) received by PID"
     ),
     # collect_env and Ray name other vendors on every machine: what counts is a value,
