@@ -102,10 +102,47 @@ def test_what_is_not_quoted_is_not_found_again(tmp_path):
 
 
 @pytest.mark.parametrize(("short", "event", "mere"), [
-    ("<timeout>", "store->get timed out|Timed out waiting 30000ms|watchdog caught a collective|socket timeout", "timeout=900|timeout: 900|Timeout(ms)=600000|NCCL_TIMEOUT=30|ddp_timeout|watchdog thread started|stream_watchdog=1"),
-    ("<hang>", "it hangs|all ranks hung|a deadlock|the job freezes", "can potentially cause a hang|which will cause deadlock|HOROVOD stall_inspector.cc|Waiting in store based barrier"),
-    ("<slow>", "the bandwidth is low|it degrades|it takes longer", "bandwidth: 12|throughput=900|latency (us)|can degrade performance|is no longer used"),
+    ("<timeout>", [
+        "store->get timed out", "Timed out waiting 30000ms", "watchdog caught a collective", "socket timeout", "a time-out after 30 min",
+        "timeout 1800000 ms exceeded in ALLREDUCE", "timeout: 600 seconds elapsed waiting for rank 2", "rank 3 hit the timeout=600s in barrier and died",
+        "we reach timeout=1800 on every node", "it ran into a timeout: 30 min", "watchdog: rank 3 holds the others up", "the watchdog (rank 3) killed the job",
+    ], [
+        "timeout=900", "timeout: 900", '"timeout": 900, "backend": "nccl"', "Timeout(ms)=600000", "NCCL_TIMEOUT=30", "ddp_timeout: 1800", "--timeout 900",
+        "timeout=timedelta(minutes=30)", "watchdog thread started", "stream_watchdog=1", "watchdog: true", '"watchdog": 30', "Watchdog(timeout=5)",
+    ]),
+    ("<hang>", [
+        "it hangs", "all ranks hung", "a deadlock", "the job freezes", "P2P did cause a hang", "NVLS seems to cause a hang", "this setting will cause deadlock on rank 3",
+        "a hang or doing nothing", "it is slow or even freezes", "threads lead to a deadlock",
+    ], [
+        "This can potentially cause a hang if this mapping is incorrect", "which will cause deadlock", "instablity or hang", "stall_inspector.cc",
+        "Waiting in store based barrier", "some processes are hanging or doing some time-consuming work", "might get DataLoader running slow or even freeze",
+        "Disabling parallelism to avoid deadlocks...", "use of fork() may lead to deadlocks in the child",
+    ]),
+    ("<slow>", [
+        "the bandwidth is low", "it degrades", "it takes longer", "bandwidth: only 2 GB per second instead of 40", "weight sync latency: 40 s, it was 2 s",
+        "latency: 40 ms instead of 2", "throughput=900, we expected 4000", "latency (p99) went from 2 to 40 ms", "a step is no longer 1 s but 9 s", "bandwidth: terrible",
+        "small packets can degrade the sync",
+    ], ["bandwidth: 12", "throughput=900", "throughput: 900 tokens", "latency (us)", "can degrade performance", "is no longer used", "no longer supported"]),
 ])
 def test_what_is_only_configured_warned_of_or_measured_is_no_event(short, event, mere):
     found = re.compile(clues._spelt(short))
-    assert [t for t in event.split("|") if not found.search(t)] + [t for t in mere.split("|") if found.search(t)] == []
+    assert [t for t in event if not found.search(t)] + [t for t in mere if found.search(t)] == []
+
+
+@pytest.mark.parametrize(("words", "fit"), [
+    ("internal error in NCCL on rank 3", True), ("all_reduce ends with an internal error of ncclAllReduce", True), ("NCCL says internal error", True),
+    ("the internal error comes from broadcast", True), ("the web server answers 500, internal error", False), ("internal error of the tokenizer", False),
+])
+def test_an_internal_error_is_one_of_nccl(tmp_path, words, fit):
+    (tmp_path / "job.log").write_text("")
+    assert ("fit-internal-error" in read.collect([str(tmp_path / "job.log")], words).seen) is fit
+
+
+@pytest.mark.parametrize(("line", "row", "names"), [
+    ("/job:jax_worker/replica:0/task:3 has been set to ERROR in coordination service: CANCELLED: task shut down", "jax-task-stopped-its-heartbeats", {"task": "3"}),
+    ("/task:0 has been set to ERROR in coordination service: UNAVAILABLE: Task /task:5 heartbeat timeout", "jax-task-stopped-its-heartbeats", {"task": "5"}),
+    ("Using hostfile at hf but host=n2 was not reachable via ssh. If you", "deepspeed-host-not-reached-by-ssh", {"host": "n2"}),
+    ("Command '['ssh', '-o', 'PasswordAuthentication=no', 'n7', 'hostname']' returned non-zero exit status 255.", "deepspeed-host-not-reached-by-ssh", {"host": "n7"}),
+])
+def test_a_row_fills_its_names_whichever_form_the_program_prints(line, row, names):
+    assert re.search(clues.catalogue()["printed"][row], line).groupdict() == names

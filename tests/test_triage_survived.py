@@ -118,3 +118,29 @@ def test_progress_bars_without_a_line_end_are_read_to_their_end(tmp_path):
 def test_words_about_slowness_lead_to_the_command_that_looks_into_them(words, command):
     told = json.loads(read_cli("diagnose", words, "--json").stdout)
     assert f" {command} " in f"{told['next']['line']} " and told["causes"] == []
+
+
+SUSPENDED = "slurmstepd: error: *** STEP 884121.0 ON node03 SUSPENDED AT 2026-03-18T02:11:40 ***\n"
+
+
+@pytest.mark.parametrize(("after", "resumed"), [
+    ("[rank0]: step 2\n[rank0]: step 3\n", True),
+    ("[rank0]: step 2\n[rank1]: step 2\n", False),  # each only ended the step it was in
+    ("[rank0]: step 2\n[rank0]: step 3\n[rank1]: RuntimeError: the end\n", False),
+    ("", False),
+])
+def test_a_line_of_the_scheduler_is_background_if_ranks_went_on_after_it(tmp_path, after, resumed):
+    given = answer(tmp_path, "[rank0]: step 1\n[rank1]: step 1\n" + SUSPENDED + after)
+    assert given.logs.seen["slurm-job-suspended"].resumed is resumed
+    assert ("peer-stopped" in [h.cause for h in given.hypotheses]) is not resumed
+
+
+@pytest.mark.parametrize(("text", "cause", "broken"), [
+    ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.\n", "scheduler-refused", True),
+    ("Reason:               Evicted\n", "scheduler-evicted", True),
+    ("  what():  [TM][ERROR] CUDA runtime error: peer access is not supported between these two devices /src/turbomind\n", "engine-allreduce-needs-p2p", True),
+    ("device >= 0 && device < num_gpus INTERNAL ASSERT FAILED on 2 GPU NVIDIA-A100-SXM4-80GB-MIG-3g.40gb\n", "vgpu-or-mig-unsupported", True),
+    ("[HAMI-core ERROR (pid:565 thread=140267 multiprocess_memory_limit.c:831)]: Illegal device id: 850725928\n", "vgpu-or-mig-unsupported", False),  # may go on
+])
+def test_a_likely_cause_is_broken_if_it_or_its_line_ends_the_job(tmp_path, text, cause, broken):
+    assert verdict(answer(tmp_path, text)) == (cause, broken)

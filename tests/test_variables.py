@@ -46,7 +46,7 @@ def test_each_row_is_whole(name):
     assert row.default == "" or row.accepts(row.default), f"{name} does not take its own default"
     assert row.accepts("") and row.accepts("$SOMETHING")
     kind = row.values.partition(":")[0]
-    assert kind in {"text", "path", "bool", "int", "flag", "count", "words", "list", "re", "interfaces", "interfaces_exact", "hcas",
+    assert kind in {"text", "path", "devices", "bool", "int", "flag", "count", "words", "list", "re", "interfaces", "interfaces_exact", "hcas",
                     "algorithms", "protocols"}
     if kind == "re":
         re.compile(row.values[3:])
@@ -79,6 +79,8 @@ def test_all_that_pytorch_2_11_reads_is_known():
     ("NCCL_ALGO", "Ring ring,tree ^NVLS allreduce:tree;broadcast:ring allreduce:^tree", "rings 1"),
     ("NCCL_PROTO", "LL128 ^LL simple,ll", "LL256"), ("FI_HMEM_DISABLE_P2P", "0 on TRUE off", "y maybe"), ("FI_CXI_RDZV_PROTO", "default alt_read alt-read", "alt_write"),
     ("FI_MR_CACHE_MONITOR", "userfaultfd uffd disabled", "default"), ("PET_NNODES", "1 1:4", "1-4"), ("CUDA_DEVICE_MAX_CONNECTIONS", "1 8 32", "0 64"), ("TORCH_FR_BUFFER_SIZE", "0 2000 67108864", "64MB"),
+    ("CUDA_VISIBLE_DEVICES", "0 0,1 0,1,11,10 1,0,-1,1 -1,0,0 GPU-8932f937,GPU-8932f938 MIG-GPU-8/1/0,MIG-GPU-8/2/0 NoDevFiles 0,1,2,3,4,5,6,7",
+     "0,1,1 0,0 1,0,1 3,2,03 GPU-8932f937,GPU-8932f937 0,1,2,3,4,5,6,7,0 0,1,1,2"),
     ("NCCL_NETDEVS_POLICY", "auto MAX:2 ALL", "MAX"), ("NCCL_CTA_POLICY", "2 EFFICIENCY DEFAULT|ZERO", "3")])
 def test_values_that_are_taken_and_values_that_are_not(name, good, bad):
     row = table_variables.variables()[name]

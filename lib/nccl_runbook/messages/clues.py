@@ -68,14 +68,15 @@ PRINTED = {
         r"Duplicate GPU detected|NCCL WARN (?:Cuda failure(?! \d* ?.out of)|[^\n]{0,80}[Mm]essage truncated|"
         r"Error while attaching to shared)|Multiple [Rr]anks \w{3,8} using the same GPU|"
         r"(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)|"
+        r"Failed[:,] (?:Cuda|CUDA|NCCL) error \S{1,120}:\d|\bwhat\(\):  |INTERNAL ASSERT FAILED|"
+        r"[Nn]o algorithm/protocol available for function|"
         r"Got completion \w[^\n]*(?:status=|error )[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |"
         r"exited on signal [1-9]|exceeded error retry count|no socket interface found|"
         r"NCCL WARN [^\n]{0,60}onnect to \S{1,90} failed : (?![^\n]{0,80}retrying)|"
         r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|"
         r"EngineCore encountered a fatal|"
         r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|"
-        r"Exit Code:) [1-9]|"
-        r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|"
+        r"Exit Code:) [1-9]|Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|"
         r"group)\.cc:\d+ -> [1-9]|failed \(exitcode: -?[1-9]|Signal \d+ \(SIG\w+\) received by PID"
     ),
     # collect_env and Ray name other vendors on every machine: what counts is a value,

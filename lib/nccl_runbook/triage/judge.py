@@ -47,6 +47,8 @@ from nccl_runbook.triage.ranks import (
 )
 
 HANG = "nccl-runbook hang "
+# causes that contain the end of a job, or that it never started
+_STOPS = ENDED | {"peer-crashed", "scheduler-refused", "program-not-started"}
 _WARNINGS: Rows = (  # a result code of NCCL names no reason
     (
         "your launcher",
@@ -262,7 +264,7 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     return [
         *(
             log_points_to_cause(
-                h, Severity.BROKEN if failed_line(logs) or h.cause == "peer-crashed" else Severity.WARN
+                h, Severity.BROKEN if failed_line(logs) or h.cause in _STOPS else Severity.WARN
             )
             for h in hypotheses
         ),
