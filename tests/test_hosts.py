@@ -30,6 +30,7 @@ from nccl_runbook.hosts import (
 )
 from nccl_runbook.hosts.facts import HostFacts, Hosts, HostWorld, TcpPath
 from nccl_runbook.hosts.judge import differences
+from nccl_runbook.hosts.on_node import node
 from nccl_runbook.hosts.read import flat, read
 from slurm_hosts import SlurmHosts, wrong
 from warm_cli import read_cli
@@ -66,6 +67,12 @@ def test_records_of_several_nodes_are_compared_and_the_odd_ones_named(command: s
     found = answer_of(command, "--record", *paths)
     assert (found["verdict"], found["failing"], found["exclude"]) == ("degraded", [], "")
     assert [(d["odd"], d["majority"]) for d in found["differences"]] == [(["n3"], "2.28.9")]
+
+
+def test_a_host_without_shared_memory_still_gives_its_facts(monkeypatch):
+    monkeypatch.setattr(os, "statvfs", lambda path: os.stat(path + "/not there"))  # as in a container without /dev/shm
+    here = node.network()
+    assert here["shm_bytes"]["reason"] == "absent" and "lo" in here["interfaces"]
 
 
 def test_alike_records_accuse_nobody(tmp_path: Path) -> None:

@@ -98,6 +98,13 @@ def test_most_random_values_behind_a_name_are_masked(text: str, letters: str, si
     assert sum(word not in Redactor({}).text(text.format(word)) for word in words) >= least * len(words)
 
 
+@pytest.mark.parametrize(("line", "stays"), [("NCCL_ALGO={}", True), ('export NCCL_TOPO_FILE="/x/{}"', True), ("NCCL_SOCKET_IFNAME=eth0,{}", True),
+                                             ("MY_SETTING={}", False), ("NCCL_ALGO=Ring {}", False)])
+def test_the_value_of_a_setting_of_nccl_is_no_key(line: str, stays: bool) -> None:
+    assert ("k7Fq2xvT9dLm4Rz8" in Redactor({}).text(line.format("k7Fq2xvT9dLm4Rz8"))) == stays
+
+
+
 @pytest.mark.parametrize("word", ["isAllDirectP2p", "P2P_and_SHM_off", "ConvBnReLU2dAndLinearReLU1d", "Qwen3.5-35B-A3B", "Mixtral-8x22B-v0.1", "04-gpt175B.sh", "Standard_ND96isr_H100_v5", "01K6FYH98Z7BS2BDFTM1P0972N",
                                   "0x0F0F0F0F0F0F0F0FULL", "worker-7d9f8b6c5d-x2k4q", "sm90_256x192x64gemm_bf16xe4m3", "GPT2LMHeadModelV2Wrapper", "avx512vp2intersect", "fp8e4m3b11fnuz", "H100-SXM5-80GB-x8", "enP2p1s0f0np0", "roceP2p1s0f1", "Wav2Vec2ForCTC",
                                   "Speech2Text2ForCausalLM", "TP8PP4DP2EP1CP2", "tp8xpp4xdp2xep4xcp2", "cudaD3D11GetDevice", "01d02h03m04s05ms", "raysubmit_Wq7ZkN4vGm2XtR9b", "N3c1010TensorImplE", "St6vectorIiSaIiEE"])

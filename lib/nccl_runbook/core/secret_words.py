@@ -53,6 +53,10 @@ _WORD = re.compile(
 )
 # base64, in which a slash is no end: no part of it is a word or a number
 _BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
+# before a word: a setting of the libraries that this tool is about, whose values are no keys
+_SETTING = re.compile(
+    r"\b(?:NCCL|RCCL|HCCL|GLOO|UCX|FI|IBV|OMPI|TORCH|CUDA)_[A-Z0-9_]{1,60}=[\"']?[^\s\"']{0,80}$"
+)
 NEAR = 400  # characters before and behind a word
 _NAME_WORD = re.compile(r"(?<![\w.-])(?<!\[redacted:)[A-Za-z_][\w.-]*")
 
@@ -103,6 +107,8 @@ def without_made(text: str) -> str:
 def _without_parts(word: Match[str]) -> str:
     """The word; of a path, each part that is random as a mask."""
     if not word["word"] or not SHUFFLED.search(word[0]):
+        return word[0]
+    if _SETTING.search(word.string[max(0, word.start() - 160) : word.start()]):
         return word[0]
     folders = bool(PATH.match(word[0]))
     parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")

@@ -105,7 +105,7 @@ def parse(text: str, name: str = "text") -> Role:
         for n, size in zip(known_first, itertools.accumulate(len(values[n][0]) for n in known_first))
         if size <= MOST_KEPT
     }
-    kept = {n: redactor.text(values[n][0]) for n in values if n in names}
+    kept = {n: redactor.text(f"{n}={values[n][0]}").partition("=")[2] for n in values if n in names}
     limit = "CUDA_VISIBLE_DEVICES=" if "CUDA_VISIBLE_DEVICES" in kept else ""
     lines = counts.lines_of(text, limit) if script.crowded else []
     unread = Gap("not-run", "only a file was read")

@@ -37,10 +37,14 @@ def with_gaps(raw: Any) -> Any:
 def role_of(name: str, raw: Mapping[str, Any]) -> Role:
     """One process in the raw answer."""
     answer, redactor = with_gaps(raw), Redactor({})
-    kept = {n: redactor.text(v) for n, v in answer["variables"].items() if is_kept(n)}
+    kept = {
+        n: redactor.text(f"{n}={v}").partition("=")[2] for n, v in answer["variables"].items() if is_kept(n)
+    }
     files = answer["files"]
     conf = {
-        path: {n: redactor.text(v) for n, v in conf_lines(text).items() if is_kept(n)}
+        path: {
+            n: redactor.text(f"{n}={v}").partition("=")[2] for n, v in conf_lines(text).items() if is_kept(n)
+        }
         for path, text in files.items()
         if path.endswith("nccl.conf") or path == kept.get("NCCL_CONF_FILE")
         if isinstance(text, str)

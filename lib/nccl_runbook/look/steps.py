@@ -101,7 +101,8 @@ class Step:
 
 def visibility(step: Step) -> None:
     """Step 01: the three views of the GPUs, and the host's network, which `hosts` and `fleet` compare."""
-    step.facts.update(gpus=gpus.collect(step.engine, step.left_s), network=node.network())
+    step.facts["gpus"] = gpus.collect(step.engine, step.left_s)
+    step.facts["network"] = node.network()
 
 
 def fewer_gpus(step: Step) -> None:

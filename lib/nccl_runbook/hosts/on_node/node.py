@@ -40,6 +40,14 @@ def text(path):
         return {"reason": reason, "detail": "%s: %s" % (path, error.strerror)}
 
 
+def shm_bytes():
+    """Size of /dev/shm in bytes, or why it is unknown: a container may have none."""
+    try:
+        return os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
+    except OSError as error:
+        return {"reason": "absent", "detail": "/dev/shm: %s" % error.strerror}
+
+
 def address(name):
     """The IPv4 address of an interface, empty if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -144,7 +152,7 @@ def network():
         "routes": routes(),
         "hcas": hcas(),
         "cpus": len(os.sched_getaffinity(0)),
-        "shm_bytes": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
+        "shm_bytes": shm_bytes(),
         "time": time.time(),
     }
 
