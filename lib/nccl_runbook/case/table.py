@@ -148,7 +148,8 @@ def text(case: Case, diff: str = "") -> str:
         )
         lines += [f"next: {line}", f"      {shows}" + (f" (about {test.about_s} s)" if test.about_s else "")]
     if case.collect:
-        when = "" if document.causes or case.found.fits else ", if it fails or hangs"
+        known = any(c.id != "benign" for c in document.causes)
+        when = "" if known or case.found.fits else ", if it fails or hangs"
         lines += [
             f"on the next run{when}, collect what is missing:",
             *(f"       {row}" for row in case.collect),
