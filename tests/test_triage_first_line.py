@@ -97,6 +97,12 @@ def test_the_line_that_proves_it_stands_before_those_that_follow(tmp_path):
     (tmp_path / "job.log").write_text("[rank3]: KeyError: 'labels'\n" + hung(0))
     shown = read_cli("triage", str(tmp_path / "job.log")).stdout.splitlines()
     assert "KeyError" in shown[0] and [line for line in shown if "Watchdog" in line][0].startswith("   seen: ")
+    assert "KeyError" in [line for line in shown if line.startswith("   seen: ")][0], "also where the first sentence has that line"
+
+
+def test_what_the_first_sentence_has_is_not_repeated_where_nothing_else_was_seen(tmp_path):
+    (tmp_path / "job.log").write_text("[rank3]: Traceback (most recent call last):\n[rank3]: KeyError: 'labels'\n")
+    assert "seen: " not in read_cli("triage", str(tmp_path / "job.log")).stdout
 
 
 def test_a_traceback_is_shown_only_if_there_is_one(tmp_path):

@@ -47,15 +47,12 @@ def text(case: Case, diff: str = "") -> str:
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
         evidence = [e for e in first.evidence if not e.text.startswith("decides: ")]
-        # the line that proves it stands before those that only followed, also if the first sentence quotes it
         fresh = [
-            e
-            for i, e in enumerate(evidence)
-            if not _is_shown(e.text, document.sentence, evidence[:i])
-            or not i
-            and evidence[1:]
-            and quoted(e.text) in document.sentence
+            e for i, e in enumerate(evidence) if not _is_shown(e.text, document.sentence, evidence[:i])
         ]
+        # the line that proves it stands before those that only followed, also if the first sentence has it
+        if any(e.source != "decoded" for e in fresh) and evidence[0] not in fresh:
+            fresh.insert(0, evidence[0])
         known = causes().get(first.cause if lead else first.id)
         # what comes next is said once, below
         fix = [
