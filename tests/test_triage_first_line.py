@@ -163,3 +163,21 @@ def test_the_page_of_an_undecided_log_says_each_thing_once_and_shows_evidence(tm
     assert 'id="evidence"' in body and "DistNetworkError" in body.partition('id="evidence"')[2].partition("</section>")[0]
     assert body.count("a rank could not connect to the store") == 1
     assert all("If so: " in card.partition("<p><strong>")[0] for card in cards if "If so: " in card.partition("<details")[0])  # what the cause is stands first
+
+
+GAVE_UP = "w3:5:6 [0] misc/ibvwrap.cc:66 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out\n"
+RETURNED = "w3:5:6 [0] NCCL INFO transport/net_ib.cc:91 -> 2\n"
+
+
+@pytest.mark.parametrize(("log", "severity"), [
+    (GAVE_UP + RETURNED, "broken"),
+    ("[2026-03-01 05:01:10] " + GAVE_UP + RETURNED, "broken"),  # newer NCCL: the time stands before a warning alone
+    (GAVE_UP + "w3:5:9 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/IB/0\n" + RETURNED, "broken"),
+    (GAVE_UP, "unknown"),  # nothing says that NCCL gave up
+    (RETURNED + GAVE_UP, "unknown"), (GAVE_UP + RETURNED.replace("-> 2", "-> 7"), "unknown"),  # before it; in progress
+    (GAVE_UP + RETURNED.replace(":6 ", ":9 "), "unknown"),  # another thread
+    (GAVE_UP + RETURNED + "w3:5:6 [0] NCCL INFO Using network Socket\n", "unknown"),  # NCCL chose another network
+    (GAVE_UP + RETURNED + "step 8 loss 2.1\nstep 9 loss 2.0\n", "unknown")])
+def test_a_warning_that_nccl_returned_as_an_error_is_a_fault(tmp_path, log, severity):
+    assert severity in [f.severity for f in answer(tmp_path, log).findings]
+    assert {"broken", "unknown"} - {severity} - {f.severity for f in answer(tmp_path, log).findings}

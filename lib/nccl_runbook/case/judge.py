@@ -248,8 +248,8 @@ def to_collect(
     document: VerdictDocument, deciding: Iterable[str], logs: Logs, has_dumps: bool, is_set: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Lines in the form of this job's launcher; empty if a cause is established, no file could be read, or
-    nothing more can be collected. ``deciding``: lines that decide between causes, empty if none is known; ``is_set``: variables
-    of the job's script."""
+    nothing more can be collected. ``deciding``: lines that decide between causes, empty if none is known;
+    ``is_set``: variables of the job's script."""
     sure = document.verdict == "healthy" or any(c.status == "established" for c in document.causes)
     nothing_read = not logs.context and all(f.problem for f in logs.files)
     if sure or nothing_read or any(message in logs.seen for message in _ELSEWHERE):

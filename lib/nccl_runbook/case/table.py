@@ -47,9 +47,7 @@ def text(case: Case, diff: str = "") -> str:
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
         evidence = [e for e in first.evidence if not e.text.startswith("decides: ")]
-        fresh = [
-            e for i, e in enumerate(evidence) if not _is_shown(e.text, document.sentence, evidence[:i])
-        ]
+        fresh = [e for i, e in enumerate(evidence) if not _is_shown(e.text, document.sentence, evidence[:i])]
         # the line that proves it stands before those that only followed, also if the first sentence has it
         if any(e.source != "decoded" for e in fresh) and evidence[0] not in fresh:
             fresh.insert(0, evidence[0])

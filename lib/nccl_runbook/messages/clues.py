@@ -78,6 +78,8 @@ PRINTED = {
         r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|"
         r"group)\.cc:\d+ -> [1-9]|failed \(exitcode: -?[1-9]|Signal \d+ \(SIG\w+\) received by PID"
     ),
+    # NCCL hands an error up; 7 is "in progress"
+    "nccl-returned": r"NCCL INFO [\w/.-]{1,60}:\d{1,5} -> [1-6]\s*$",
     # collect_env and Ray name other vendors on every machine: what counts is a value,
     # or a line of the library itself
     "platform-rocm": (
