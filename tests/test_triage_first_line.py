@@ -181,3 +181,15 @@ RETURNED = "w3:5:6 [0] NCCL INFO transport/net_ib.cc:91 -> 2\n"
 def test_a_warning_that_nccl_returned_as_an_error_is_a_fault(tmp_path, log, severity):
     assert severity in [f.severity for f in answer(tmp_path, log).findings]
     assert {"broken", "unknown"} - {severity} - {f.severity for f in answer(tmp_path, log).findings}
+
+
+LOST = "[9.1] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+
+
+@pytest.mark.parametrize(("log", "causes"), [
+    (LOST + "[rank2]: RuntimeError: CUDA error: unspecified launch failure\n" + hung(0), ["gpu-or-link-fault"]),
+    (LOST + "[rank2]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n" + hung(0), ["gpu-or-link-fault"]),
+    ("[rank2]: RuntimeError: CUDA error: unspecified launch failure\n" + hung(0) + LOST, ["gpu-or-link-fault"]),
+    (LOST + "[rank2]: ValueError: labels out of range\n" + hung(0), ["gpu-or-link-fault", "peer-crashed"])])  # an error of its own
+def test_a_line_that_the_proven_cause_explains_gives_no_second_cause(tmp_path, log, causes):
+    assert [h.cause for h in answer(tmp_path, log).hypotheses] == causes

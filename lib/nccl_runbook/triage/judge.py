@@ -211,8 +211,11 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     sure = [line for h in others if h.status in ("established", "likely") for line in h.evidence]
 
     def is_explained(h: Hypothesis) -> bool:
-        """Whether a surer cause explains all its lines: any such cause explains that a rank died."""
+        """Whether a surer cause explains all its lines (any such cause explains that a rank died), or a
+        proven one the line of which a likely cause speaks."""
         lines, before = (sure, sure) if h.cause == "peer-crashed" else (proven, ended)
+        if h.status == "likely":
+            return h.evidence[0] in proven
         return h.status == "possible" and all(
             e in lines or any(surely_after(e, line, logs) for line in before) for e in h.evidence
         )
