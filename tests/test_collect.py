@@ -88,3 +88,14 @@ def test_an_answer_without_a_cause_says_what_to_collect(tmp_path, log):
 
 def test_a_file_that_cannot_be_read_asks_for_no_other_run(tmp_path):
     assert not collected(tmp_path, "\0\1\2" * 999)
+
+
+CRASH = "Fatal Python error: {}\n\nCurrent thread 0x00007f0000001640 (most recent call first):\n  File \"/w/t.py\", line 9 in step\n"
+
+
+@pytest.mark.parametrize(("signal", "is_read"), [("Segmentation fault", False), ("Bus error", False), ("Illegal instruction", False),
+                                                 ("Aborted", True)])  # the watchdog ends a rank that waits by an abort
+def test_the_stack_of_a_crash_shows_no_hang_and_is_not_collected_again(tmp_path, signal, is_read):
+    answer = judged(tmp_path, CRASH.format(signal))
+    assert ("06-timeouts" in [r.step for r in answer.found.records]) == is_read
+    assert "PYTHONFAULTHANDLER" not in names("\n".join(answer.collect))

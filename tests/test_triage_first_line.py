@@ -61,6 +61,14 @@ FIRST = [
     # the watchdog itself stands still
     ("rank-busy-on-host possible", ["600 s", "GIL", "py-spy dump --native"], ["nccl-runbook hang"], STUCK),
     ("rank-busy-on-host possible", ["GIL", "py-spy dump --native"], ["nccl-runbook hang"], MONITOR),
+    # a signal that the log names; the stack is asked for only where there is none
+    ("peer-crashed likely", ["Segmentation fault", "4411", "PYTHONFAULTHANDLER"], ["memory", "Killed"],
+     "[rank1]: RuntimeError: DataLoader worker (pid 4411) is killed by signal: Segmentation fault. \n[rank1]: RuntimeError: DataLoader worker (pid(s) 4411) exited unexpectedly\n"),
+    ("peer-crashed likely", ["Aborted", "4411", "Fatal Python error"], ["PYTHONFAULTHANDLER", "memory"],
+     "Fatal Python error: Aborted\n\nCurrent thread 0x00007f0000001640 (most recent call first):\n  File \"/v/torch/utils/data/_utils/worker.py\", line 9 in _worker_loop\n"
+     "[rank1]: RuntimeError: DataLoader worker (pid 4411) is killed by signal: Aborted. \n"),
+    *(("peer-crashed likely", ["signal 11", *wanted], lacks, stack + "E0101 api.py:1002] failed (exitcode: -11) local_rank: 1 (pid: 77) of binary: python\n")
+      for stack, wanted, lacks in (("", ["PYTHONFAULTHANDLER"], []), ("Fatal Python error: Segmentation fault\n", [], ["PYTHONFAULTHANDLER"]))),
     # disks
     *(("peer-crashed likely", wanted, ["Traceback", "oom"], f"[rank0]: {what}\n" + hung(4)) for what, wanted in (
         ("OSError: [Errno 28] No space left on device: '/scratch/r7/state-4.pt'", ["The disk is full", "df -h /scratch/r7/"]),

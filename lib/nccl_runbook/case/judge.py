@@ -255,7 +255,11 @@ def to_collect(
     if sure or nothing_read or any(message in logs.seen for message in _ELSEWHERE):
         return ()
     asked, open_causes = "\n".join(deciding), [c for c in document.causes if c.id != "benign"]
-    there = {"dump": has_dumps, "log": any(r.network or r.transports for r in logs.ranks)}
+    there = {
+        "dump": has_dumps,
+        "stack": "PYTHONFAULTHANDLER=1" in logs.seen,
+        "log": any(r.network or r.transports for r in logs.ranks),
+    }
     # every later torch reads the names of 2.2 as well: for a job that does not say its version
     torch = version(next((r.torch for r in logs.ranks if r.torch), "2.2"))
     rows = [

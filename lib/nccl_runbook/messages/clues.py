@@ -80,6 +80,9 @@ PRINTED = {
     ),
     # NCCL hands an error up; 7 is "in progress"
     "nccl-returned": r"NCCL INFO [\w/.-]{1,60}:\d{1,5} -> [1-6]\s*$",
+    # a stack of faulthandler shows that it was on
+    "PYTHONFAULTHANDLER=1": r"(?<![Ss]et )\bPYTHONFAULTHANDLER\W{1,4}1\b|"
+    r"Fatal Python error: (?:Segmentation fault|Bus error|Illegal instruction|Floating|Aborted)",
     # collect_env and Ray name other vendors on every machine: what counts is a value,
     # or a line of the library itself
     "platform-rocm": (
@@ -197,7 +200,7 @@ def catalogue() -> dict[str, Any]:
     }
     above = {f"{row['id']}/above": row["above"] for row in _rows() if "above" in row}
     asked = {
-        "printed": {**_lines(words=False), **PRINTED, **done, **above},
+        "printed": {**_lines(words=False), **done, **PRINTED, **above},
         "spoken": patterns,
         "beside": around,
     }
