@@ -77,6 +77,20 @@ FIRST = [
     # who holds the memory
     ("gpu-memory-exhausted likely", [OTHERS, "ps -o"], [], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 1 has a total capacity of 79.10 GiB of which "
      "1.20 GiB is free. Process 70211 has 22.50 GiB memory in use. Including non-PyTorch memory, this process has 55.40 GiB memory in use.\n"),
+    # the process that the message names is the program itself: two of that size do not fit
+    ("gpu-memory-exhausted likely", ["(process 411) holds 76.50 GiB"], ["another process", "nvidia-smi"], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. "
+     "GPU 1 has a total capacity of 79.10 GiB of which 1.20 GiB is free. Process 411 has 76.50 GiB memory in use. Of the allocated memory 71.00 GiB is allocated by PyTorch, and 2.00 GiB is reserved\n"),
+    ("gpu-memory-exhausted likely", ["(process 9) holds 137.10 GiB"], ["another process"], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 1 has a total capacity "
+     "of 139.81 GiB of which 812.00 MiB is free. Process 9 has 137.10 GiB memory in use. Of the allocated memory 131.00 GiB is allocated by PyTorch\n"),
+    ("gpu-memory-exhausted likely", ["another process"], ["411"], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 1 has a total capacity of 79.10 GiB of which "
+     "1.20 GiB is free. Process 411 has 76.50 GiB memory in use. Of the allocated memory 31.00 GiB is allocated by PyTorch\n"),
+    # who set the interface, and which parameters
+    *(("socket-interface-wrong likely", wanted, lacks, f"w7:5:6 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to {name}\nw7:5:6 [0] NCCL INFO Bootstrap : Using {used}:172.17.0.1<0>\n"
+       "w8:5:6 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 172.17.0.1<41551> failed : Connection refused\n")
+      for name, used, wanted, lacks in (("docker0", "docker0", ["NCCL_SOCKET_IFNAME=docker0", "unset"], ["eth0"]), ("=docker", "docker0", ["NCCL_SOCKET_IFNAME==docker", "unset"], []),
+                                        ("^ib", "docker0", ["listens on docker0"], ["unset"]))),
+    ("rank-dependent-branch possible", ["6 7", "rank 3"], ["TORCH_DISTRIBUTED_DEBUG"], "[rank3]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
+     "[rank3]: Parameter indices which did not receive grad for rank 3: 6 7\n"),
     # before any rank started
     ("rendezvous-misconfigured possible", ["init_process_group"], [], "AssertionError: Default process group is not initialized\n"),
     ("rendezvous-misconfigured likely", ["at least 2 processes"], ["One rank ended"], 'Traceback (most recent call last):\n  File "/v/accelerate/commands/launch.py", line 1196, in launch_command\n'
@@ -201,3 +215,25 @@ LOST = "[9.1] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, G
     (LOST + "[rank2]: ValueError: labels out of range\n" + hung(0), ["gpu-or-link-fault", "peer-crashed"])])  # an error of its own
 def test_a_line_that_the_proven_cause_explains_gives_no_second_cause(tmp_path, log, causes):
     assert [h.cause for h in answer(tmp_path, log).hypotheses] == causes
+
+
+def test_a_check_that_comes_next_is_said_once(tmp_path):
+    (tmp_path / "job.log").write_text("[rank3]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n")
+    shown = read_cli("diagnose", str(tmp_path / "job.log")).stdout
+    assert "\nnext: print(" in shown and shown.count("print this after backward()") == 1
+
+
+OWN = ("[rank6]: Traceback (most recent call last):\n[rank6]:   File \"/w/train.py\", line 88, in <module>\n[rank6]:     load(path)\n[rank6]: FileNotFoundError: /d/6\n"
+       "E0101 04:00:00.1 77 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 6 (pid: 91) of binary: python\n")
+
+
+@pytest.mark.parametrize(("log", "is_asked"), [
+    (OWN, False), (OWN + hung(0), False),  # every line that the search would find is in the answer
+    ("w7:5:6 [0] NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>\n"
+     "w8:5:6 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 172.17.0.1<41551> failed : Connection refused\n", False),
+    ("[rank1]: E0101 04:00:00.1 77 api.py:1002] failed (exitcode: -6) local_rank: 1 (pid: 91) of binary: python\n", True)])  # only possible: the reader must judge it
+def test_no_search_in_logs_that_were_read_comes_next(tmp_path, log, is_asked):
+    (tmp_path / "job.log").write_text(log)
+    shown = read_cli("diagnose", str(tmp_path / "job.log")).stdout
+    assert ("\nnext: grep" in shown) == is_asked
+    assert "train.py:88" not in shown or "(Error|Exception)" not in shown, "said once"

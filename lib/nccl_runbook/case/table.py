@@ -58,6 +58,7 @@ def text(case: Case, diff: str = "") -> str:
             if test and r.lines == (test.line,)
             else r
             for r in first.remedy
+            if not (test and r.text == f"Check first: {test.why}.")
         ]
         verify = known.verify if known and fix else ""
         lines += [

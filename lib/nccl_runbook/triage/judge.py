@@ -130,8 +130,12 @@ def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypot
     texts = [line.text for line in evidence]
     cause = fitting(cause_id, *texts)
     rows = _not_done(advice.remedy or cause.remedy, logs)
-    if raised:
-        rows = (("you", f"Read and fix {place}, where the program raised: {raised.text}", ()), *rows)
+    if raised:  # in place of a search for it
+        searched = [row for row in rows if "(Error|Exception)" in "".join(row[2])]
+        rows = (
+            ("you", f"Read and fix {place}, where the program raised: {raised.text}", ()),
+            *(row for row in rows if row not in searched),
+        )
     remedy = usual(cause_id, status, launcher=logs.launcher, rows=rows)
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = (advice.says or cause.says) + (
