@@ -257,7 +257,7 @@ def to_collect(
     asked, open_causes = "\n".join(deciding), [c for c in document.causes if c.id != "benign"]
     there = {
         "dump": has_dumps,
-        "stack": "PYTHONFAULTHANDLER=1" in logs.seen,
+        "stack": "faulthandler-stack" in logs.seen,
         "log": any(r.network or r.transports for r in logs.ranks),
     }
     # every later torch reads the names of 2.2 as well: for a job that does not say its version
