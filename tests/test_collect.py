@@ -69,8 +69,33 @@ def test_nothing_is_advised_that_is_there_or_set(tmp_path):
     assert not {n for n in names(new) if n.startswith("TORCH")}, "the new names of what is set"
 
 
+def test_nothing_is_collected_where_nothing_is_missing(tmp_path):
+    dup = "n1:7:7 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000\n"  # no dump decides that
+    assert not collected(tmp_path, dup)
+
+
 @pytest.mark.parametrize("log", [
-    "n1:7:7 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000\n",  # no dump decides that
-    "the quick brown fox\n" * 9])  # no log of a job
-def test_nothing_is_collected_where_nothing_is_missing(tmp_path, log):
-    assert not collected(tmp_path, log)
+    "the quick brown fox\n" * 9,  # no log of a job
+    "[2026-03-01 05:02:11] building the model on 16 procs\n[2026-03-01 05:02:50] sharding with FSDP2\n",  # nor this, for the tool
+    "it 4 loss 3.3\nit 5 loss nan\n",
+    "",  # a job that hangs before it prints leaves an empty file
+    "[rank0]: UserWarning: Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n{'loss': 1.2, 'epoch': 0.4}\n"])  # benign
+def test_an_answer_without_a_cause_says_what_to_collect(tmp_path, log):
+    answer = judged(tmp_path, log)
+    assert answer.document.verdict == "unknown" and answer.collect[0].startswith("nccl-runbook look")
+    assert {"PYTHONFAULTHANDLER", "NCCL_DEBUG", "TORCH_NCCL_DUMP_ON_TIMEOUT"} <= names("\n".join(answer.collect))
+
+
+def test_a_file_that_cannot_be_read_asks_for_no_other_run(tmp_path):
+    assert not collected(tmp_path, "\0\1\2" * 999)
+
+
+CRASH = "Fatal Python error: {}\n\nCurrent thread 0x00007f0000001640 (most recent call first):\n  File \"/w/t.py\", line 9 in step\n"
+
+
+@pytest.mark.parametrize(("signal", "is_read"), [("Segmentation fault", False), ("Bus error", False), ("Illegal instruction", False),
+                                                 ("Aborted", True)])  # the watchdog ends a rank that waits by an abort
+def test_the_stack_of_a_crash_shows_no_hang_and_is_not_collected_again(tmp_path, signal, is_read):
+    answer = judged(tmp_path, CRASH.format(signal))
+    assert ("06-timeouts" in [r.step for r in answer.found.records]) == is_read
+    assert "PYTHONFAULTHANDLER" not in names("\n".join(answer.collect))

@@ -61,6 +61,14 @@ FIRST = [
     # the watchdog itself stands still
     ("rank-busy-on-host possible", ["600 s", "GIL", "py-spy dump --native"], ["nccl-runbook hang"], STUCK),
     ("rank-busy-on-host possible", ["GIL", "py-spy dump --native"], ["nccl-runbook hang"], MONITOR),
+    # a signal that the log names; the stack is asked for only where there is none
+    ("peer-crashed likely", ["Segmentation fault", "4411", "PYTHONFAULTHANDLER"], ["memory", "Killed"],
+     "[rank1]: RuntimeError: DataLoader worker (pid 4411) is killed by signal: Segmentation fault. \n[rank1]: RuntimeError: DataLoader worker (pid(s) 4411) exited unexpectedly\n"),
+    ("peer-crashed likely", ["Aborted", "4411", "Fatal Python error"], ["PYTHONFAULTHANDLER", "memory"],
+     "Fatal Python error: Aborted\n\nCurrent thread 0x00007f0000001640 (most recent call first):\n  File \"/v/torch/utils/data/_utils/worker.py\", line 9 in _worker_loop\n"
+     "[rank1]: RuntimeError: DataLoader worker (pid 4411) is killed by signal: Aborted. \n"),
+    *(("peer-crashed likely", ["signal 11", *wanted], lacks, stack + "E0101 api.py:1002] failed (exitcode: -11) local_rank: 1 (pid: 77) of binary: python\n")
+      for stack, wanted, lacks in (("", ["PYTHONFAULTHANDLER"], []), ("Fatal Python error: Segmentation fault\n", [], ["PYTHONFAULTHANDLER"]))),
     # disks
     *(("peer-crashed likely", wanted, ["Traceback", "oom"], f"[rank0]: {what}\n" + hung(4)) for what, wanted in (
         ("OSError: [Errno 28] No space left on device: '/scratch/r7/state-4.pt'", ["The disk is full", "df -h /scratch/r7/"]),
@@ -69,6 +77,20 @@ FIRST = [
     # who holds the memory
     ("gpu-memory-exhausted likely", [OTHERS, "ps -o"], [], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 1 has a total capacity of 79.10 GiB of which "
      "1.20 GiB is free. Process 70211 has 22.50 GiB memory in use. Including non-PyTorch memory, this process has 55.40 GiB memory in use.\n"),
+    # the process that the message names is the program itself: two of that size do not fit
+    ("gpu-memory-exhausted likely", ["(process 411) holds 76.50 GiB"], ["another process", "nvidia-smi"], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. "
+     "GPU 1 has a total capacity of 79.10 GiB of which 1.20 GiB is free. Process 411 has 76.50 GiB memory in use. Of the allocated memory 71.00 GiB is allocated by PyTorch, and 2.00 GiB is reserved\n"),
+    ("gpu-memory-exhausted likely", ["(process 9) holds 137.10 GiB"], ["another process"], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 1 has a total capacity "
+     "of 139.81 GiB of which 812.00 MiB is free. Process 9 has 137.10 GiB memory in use. Of the allocated memory 131.00 GiB is allocated by PyTorch\n"),
+    ("gpu-memory-exhausted likely", ["another process"], ["411"], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 1 has a total capacity of 79.10 GiB of which "
+     "1.20 GiB is free. Process 411 has 76.50 GiB memory in use. Of the allocated memory 31.00 GiB is allocated by PyTorch\n"),
+    # who set the interface, and which parameters
+    *(("socket-interface-wrong likely", wanted, lacks, f"w7:5:6 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to {name}\nw7:5:6 [0] NCCL INFO Bootstrap : Using {used}:172.17.0.1<0>\n"
+       "w8:5:6 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 172.17.0.1<41551> failed : Connection refused\n")
+      for name, used, wanted, lacks in (("docker0", "docker0", ["NCCL_SOCKET_IFNAME=docker0", "unset"], ["eth0"]), ("=docker", "docker0", ["NCCL_SOCKET_IFNAME==docker", "unset"], []),
+                                        ("^ib", "docker0", ["listens on docker0"], ["unset"]))),
+    ("rank-dependent-branch possible", ["6 7", "rank 3"], ["TORCH_DISTRIBUTED_DEBUG"], "[rank3]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
+     "[rank3]: Parameter indices which did not receive grad for rank 3: 6 7\n"),
     # before any rank started
     ("rendezvous-misconfigured possible", ["init_process_group"], [], "AssertionError: Default process group is not initialized\n"),
     ("rendezvous-misconfigured likely", ["at least 2 processes"], ["One rank ended"], 'Traceback (most recent call last):\n  File "/v/accelerate/commands/launch.py", line 1196, in launch_command\n'
@@ -97,6 +119,12 @@ def test_the_line_that_proves_it_stands_before_those_that_follow(tmp_path):
     (tmp_path / "job.log").write_text("[rank3]: KeyError: 'labels'\n" + hung(0))
     shown = read_cli("triage", str(tmp_path / "job.log")).stdout.splitlines()
     assert "KeyError" in shown[0] and [line for line in shown if "Watchdog" in line][0].startswith("   seen: ")
+    assert "KeyError" in [line for line in shown if line.startswith("   seen: ")][0], "also where the first sentence has that line"
+
+
+def test_what_the_first_sentence_has_is_not_repeated_where_nothing_else_was_seen(tmp_path):
+    (tmp_path / "job.log").write_text("[rank3]: Traceback (most recent call last):\n[rank3]: KeyError: 'labels'\n")
+    assert "seen: " not in read_cli("triage", str(tmp_path / "job.log")).stdout
 
 
 def test_a_traceback_is_shown_only_if_there_is_one(tmp_path):
@@ -157,3 +185,55 @@ def test_the_page_of_an_undecided_log_says_each_thing_once_and_shows_evidence(tm
     assert 'id="evidence"' in body and "DistNetworkError" in body.partition('id="evidence"')[2].partition("</section>")[0]
     assert body.count("a rank could not connect to the store") == 1
     assert all("If so: " in card.partition("<p><strong>")[0] for card in cards if "If so: " in card.partition("<details")[0])  # what the cause is stands first
+
+
+GAVE_UP = "w3:5:6 [0] misc/ibvwrap.cc:66 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out\n"
+RETURNED = "w3:5:6 [0] NCCL INFO transport/net_ib.cc:91 -> 2\n"
+
+
+@pytest.mark.parametrize(("log", "severity"), [
+    (GAVE_UP + RETURNED, "broken"),
+    ("[2026-03-01 05:01:10] " + GAVE_UP + RETURNED, "broken"),  # newer NCCL: the time stands before a warning alone
+    (GAVE_UP + "w3:5:9 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/IB/0\n" + RETURNED, "broken"),
+    (GAVE_UP, "unknown"),  # nothing says that NCCL gave up
+    (RETURNED + GAVE_UP, "unknown"), (GAVE_UP + RETURNED.replace("-> 2", "-> 7"), "unknown"),  # before it; in progress
+    (GAVE_UP + RETURNED.replace(":6 ", ":9 "), "unknown"),  # another thread
+    (GAVE_UP + RETURNED + "w3:5:6 [0] NCCL INFO Using network Socket\n", "unknown"),  # NCCL chose another network
+    (GAVE_UP + RETURNED + "step 8 loss 2.1\nstep 9 loss 2.0\n", "unknown")])
+def test_a_warning_that_nccl_returned_as_an_error_is_a_fault(tmp_path, log, severity):
+    assert severity in [f.severity for f in answer(tmp_path, log).findings]
+    assert {"broken", "unknown"} - {severity} - {f.severity for f in answer(tmp_path, log).findings}
+
+
+LOST = "[9.1] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+
+
+@pytest.mark.parametrize(("log", "causes"), [
+    (LOST + "[rank2]: RuntimeError: CUDA error: unspecified launch failure\n" + hung(0), ["gpu-or-link-fault"]),
+    (LOST + "[rank2]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n" + hung(0), ["gpu-or-link-fault"]),
+    ("[rank2]: RuntimeError: CUDA error: unspecified launch failure\n" + hung(0) + LOST, ["gpu-or-link-fault"]),
+    (LOST + "[rank2]: ValueError: labels out of range\n" + hung(0), ["gpu-or-link-fault", "peer-crashed"])])  # an error of its own
+def test_a_line_that_the_proven_cause_explains_gives_no_second_cause(tmp_path, log, causes):
+    assert [h.cause for h in answer(tmp_path, log).hypotheses] == causes
+
+
+def test_a_check_that_comes_next_is_said_once(tmp_path):
+    (tmp_path / "job.log").write_text("[rank3]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n")
+    shown = read_cli("diagnose", str(tmp_path / "job.log")).stdout
+    assert "\nnext: print(" in shown and shown.count("print this after backward()") == 1
+
+
+OWN = ("[rank6]: Traceback (most recent call last):\n[rank6]:   File \"/w/train.py\", line 88, in <module>\n[rank6]:     load(path)\n[rank6]: FileNotFoundError: /d/6\n"
+       "E0101 04:00:00.1 77 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 6 (pid: 91) of binary: python\n")
+
+
+@pytest.mark.parametrize(("log", "is_asked"), [
+    (OWN, False), (OWN + hung(0), False),  # every line that the search would find is in the answer
+    ("w7:5:6 [0] NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>\n"
+     "w8:5:6 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 172.17.0.1<41551> failed : Connection refused\n", False),
+    ("[rank1]: E0101 04:00:00.1 77 api.py:1002] failed (exitcode: -6) local_rank: 1 (pid: 91) of binary: python\n", True)])  # only possible: the reader must judge it
+def test_no_search_in_logs_that_were_read_comes_next(tmp_path, log, is_asked):
+    (tmp_path / "job.log").write_text(log)
+    shown = read_cli("diagnose", str(tmp_path / "job.log")).stdout
+    assert ("\nnext: grep" in shown) == is_asked
+    assert "train.py:88" not in shown or "(Error|Exception)" not in shown, "said once"

@@ -247,15 +247,19 @@ _ELSEWHERE = ("platform-ascend", "platform-xpu")  # neither NCCL nor its recorde
 def to_collect(
     document: VerdictDocument, deciding: Iterable[str], logs: Logs, has_dumps: bool, is_set: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Lines in the form of this job's launcher; empty if a cause is established, or nothing more can be
-    collected. ``deciding``: lines that decide between causes, empty if none is known; ``is_set``: variables
-    of the job's script."""
+    """Lines in the form of this job's launcher; empty if a cause is established, no file could be read, or
+    nothing more can be collected. ``deciding``: lines that decide between causes, empty if none is known;
+    ``is_set``: variables of the job's script."""
     sure = document.verdict == "healthy" or any(c.status == "established" for c in document.causes)
-    nothing_read = not logs.context and (logs.foreign or not any(f.lines for f in logs.files))
+    nothing_read = not logs.context and all(f.problem for f in logs.files)
     if sure or nothing_read or any(message in logs.seen for message in _ELSEWHERE):
         return ()
-    asked = "\n".join(deciding)
-    there = {"dump": has_dumps, "log": any(r.network or r.transports for r in logs.ranks)}
+    asked, open_causes = "\n".join(deciding), [c for c in document.causes if c.id != "benign"]
+    there = {
+        "dump": has_dumps,
+        "stack": "faulthandler-stack" in logs.seen,
+        "log": any(r.network or r.transports for r in logs.ranks),
+    }
     # every later torch reads the names of 2.2 as well: for a job that does not say its version
     torch = version(next((r.torch for r in logs.ranks if r.torch), "2.2"))
     rows = [
@@ -263,7 +267,7 @@ def to_collect(
         for row in table("case/collect")["row"]
         if version(row["since"]) <= torch < version(row["before"])
         and not there.get(row["kind"])
-        and (not document.causes or re.search(row["asks"], asked))
+        and (not open_causes or re.search(row["asks"], asked))
     ]
     where = table("case/collect")["where"]
     place = where.get(logs.launcher, where["any"])

@@ -47,15 +47,10 @@ def text(case: Case, diff: str = "") -> str:
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
         evidence = [e for e in first.evidence if not e.text.startswith("decides: ")]
-        # the line that proves it stands before those that only followed, also if the first sentence quotes it
-        fresh = [
-            e
-            for i, e in enumerate(evidence)
-            if not _is_shown(e.text, document.sentence, evidence[:i])
-            or not i
-            and evidence[1:]
-            and quoted(e.text) in document.sentence
-        ]
+        fresh = [e for i, e in enumerate(evidence) if not _is_shown(e.text, document.sentence, evidence[:i])]
+        # the line that proves it stands before those that only followed, also if the first sentence has it
+        if any(e.source != "decoded" for e in fresh) and evidence[0] not in fresh:
+            fresh.insert(0, evidence[0])
         known = causes().get(first.cause if lead else first.id)
         # what comes next is said once, below
         fix = [
@@ -63,6 +58,7 @@ def text(case: Case, diff: str = "") -> str:
             if test and r.lines == (test.line,)
             else r
             for r in first.remedy
+            if not (test and r.text == f"Check first: {test.why}.")
         ]
         verify = known.verify if known and fix else ""
         lines += [
@@ -148,7 +144,8 @@ def text(case: Case, diff: str = "") -> str:
         )
         lines += [f"next: {line}", f"      {shows}" + (f" (about {test.about_s} s)" if test.about_s else "")]
     if case.collect:
-        when = "" if document.causes or case.found.fits else ", if it fails or hangs"
+        known = any(c.id != "benign" for c in document.causes)
+        when = "" if known or case.found.fits else ", if it fails or hangs"
         lines += [
             f"on the next run{when}, collect what is missing:",
             *(f"       {row}" for row in case.collect),

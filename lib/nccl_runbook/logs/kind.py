@@ -28,6 +28,8 @@ _KINDS = (
     ),
     (r'"communicators_count"\s*:', f"an answer of NCCL's RAS: {_ASIDE}", False),
     (r"(?m)^Group +Comms +Nodes +Ranks\b|^Job summary\n=+$", f"an answer of NCCL's RAS: {_ASIDE}", True),
+    # where a process crashed, not where ranks wait
+    (r"(?m)^Fatal Python error: (?:Segmentation fault|Bus error|Illegal instruction|Floating)", "", True),
     (
         r"(?m)^(?:Current t|T)hread 0x[0-9a-f]+ .{0,60}\(most recent call first\):$",
         f"stacks of faulthandler: {_ASIDE}",

@@ -32,8 +32,7 @@ ECHO = re.compile(
     r"Process(?:Exited|Raised)Exception|nccl[A-Z][A-Za-z]{1,30}Error: |RayTaskError|GuardError|EOFError|"
     r"Aborted|RendezvousC|TimeoutError|[Ss]ee (?:stack trace for )?root cause"
 )
-# what follows the exception that ends a rank: another in its chain, and what torch (>=
-# 2.4) says as the process ends
+# what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says at the end
 LAST_WORDS = re.compile(
     r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called"
 )
@@ -79,6 +78,8 @@ PRINTED = {
         r"Exit Code:) [1-9]|Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|"
         r"group)\.cc:\d+ -> [1-9]|failed \(exitcode: -?[1-9]|Signal \d+ \(SIG\w+\) received by PID"
     ),
+    "nccl-returned": r"NCCL INFO [\w/.-]{1,60}:\d{1,5} -> [1-6]\s*$",  # 7: in progress
+    "faulthandler-stack": r"Fatal Python error: (?:Segmentation|Bus|Illegal|Floating|Aborted)",
     # collect_env and Ray name other vendors on every machine: what counts is a value,
     # or a line of the library itself
     "platform-rocm": (

@@ -132,8 +132,9 @@ def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypot
     texts = [line.text for line in evidence]
     cause = fitting(cause_id, *texts)
     rows = _not_done(advice.remedy or cause.remedy, logs)
-    if raised:
-        rows = (("you", f"Read and fix {place}, where the program raised: {raised.text}", ()), *rows)
+    if raised:  # in place of a search for it
+        others = [row for row in rows if "(Error|Exception)" not in "".join(row[2])]
+        rows = (("you", f"Read and fix {place}, where the program raised: {raised.text}", ()), *others)
     remedy = usual(cause_id, status, launcher=logs.launcher, rows=rows)
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = (advice.says or cause.says) + (
@@ -167,12 +168,15 @@ def _raised(evidence: Sequence[LogLine], logs: Logs) -> tuple[str, LogLine | Non
 
 
 def _not_done(remedy: Rows, logs: Logs) -> Rows:
-    """The rows without the settings that a job printed as set; one that two ranks print differently stays."""
+    """The rows without the settings that a job printed as set, or that a stack of faulthandler shows; one
+    that two ranks print differently stays."""
     printed = [
         pair for pair, message in logs.seen.items() if "=" in pair and message.lines[0].file != CONTEXT
     ]
     names = [pair.partition("=")[0] for pair in printed]
     done = {f"export {pair}" for pair, name in zip(printed, names) if names.count(name) == 1}
+    if "faulthandler-stack" in logs.seen:
+        done.add("export PYTHONFAULTHANDLER=1")
     kept = tuple(
         (who, text, tuple(line for line in lines if line not in done))
         for who, text, lines in remedy
@@ -213,8 +217,11 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     sure = [line for h in others if h.status in ("established", "likely") for line in h.evidence]
 
     def is_explained(h: Hypothesis) -> bool:
-        """Whether a surer cause explains all its lines: any such cause explains that a rank died."""
+        """Whether a surer cause explains all its lines: any such cause explains that a rank died, a proven
+        one also if only the first line is explained."""
         lines, before = (sure, sure) if h.cause == "peer-crashed" else (proven, ended)
+        if h.status == "likely" and h.cause == "peer-crashed":
+            return h.evidence[0] in proven
         return h.status == "possible" and all(
             e in lines or any(surely_after(e, line, logs) for line in before) for e in h.evidence
         )

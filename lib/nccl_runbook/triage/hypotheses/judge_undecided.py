@@ -1,5 +1,7 @@
 """Logs in which no message decides: what is open, and what points to a cause."""
 
+import re
+
 from nccl_runbook.causes.causes import causes, usual
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quoted
@@ -11,6 +13,8 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis,
 from nccl_runbook.triage.hypotheses.judge_weights import WENT_ON, fits
 from nccl_runbook.triage.symptoms import step_texts
 
+# host, process and thread of a warning of NCCL
+_THREAD = re.compile(r"([\w.-]{1,80}:\d+:\d+) \[\d+\] [^\n]{0,120}?NCCL WARN ")
 _SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
 
 
@@ -130,7 +134,11 @@ def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
     return (
         bool(_decoded(hypothesis))
         and line not in [t.at for r in logs.ranks for t in r.timeouts]
-        and (not ends.isdisjoint(hypothesis.evidence) or _last_warning(line, logs.failed))
+        and (
+            not ends.isdisjoint(hypothesis.evidence)
+            or _last_warning(line, logs.failed)
+            or _was_returned(line, logs)
+        )
         and line.file != CONTEXT
         and not LOST.search(line.text)
         and not works(logs.context)
@@ -145,6 +153,19 @@ def _last_warning(line: LogLine, failed: LogLine | None) -> bool:
         and failed.line > line.line
         and "NCCL WARN" in line.text
         and "NCCL error" in failed.text
+    )
+
+
+def _was_returned(line: LogLine, logs: Logs) -> bool:
+    """Whether NCCL warned in this line and then returned an error in the same thread, without a choice of
+    another network below it and without progress of the job."""
+    returned, networks = logs.seen.get("nccl-returned"), logs.seen.get("nccl-network")
+    thread = _THREAD.search(line.text)
+    if not thread or returned is None or returned.resumed:
+        return False
+    goes_on = any(n.file == line.file and n.line > line.line for n in (networks.lines if networks else ()))
+    return not goes_on and any(
+        r.file == line.file and r.line > line.line and f"{thread[1]} [" in r.text for r in returned.lines
     )
 
 
