@@ -23,7 +23,7 @@ def variables_table(env: Environment) -> Table:
     return Table(
         "",
         columns,
-        rows or [["none", *["" for _ in columns[1:]]]],
+        rows,
         (f"Not looked at: {counted(others, 'further variable')}. " if others > 0 else "")
         + "A plugin may read names that are not in our table.",
     )

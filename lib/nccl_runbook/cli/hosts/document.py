@@ -35,7 +35,7 @@ def text(hosts: Hosts, different: list[Difference], findings: list[Finding], ver
     return "\n\n".join(
         [
             *map(finding_text, findings),
-            *(repr(table) for table in tables(hosts, different) if table.rows),
+            *map(repr, tables(hosts, different)),
             *[f"next: run without the failing hosts (sbatch, srun: {line})" for line in exclude(failing)],
             *filter(None, [ticket(hosts, findings, failing)]),
             f"verdict: {verdict} (exit code {code})",
