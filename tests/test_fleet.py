@@ -350,3 +350,9 @@ def test_a_node_that_failed_in_some_nights_is_named_by_the_command(tmp_path: Pat
     rate, = seen["rates"]
     assert (rate["node"], rate["failed"], rate["tested"], rate["last"]) == ("n02", 3, 11, "2026-02-09") and rate["low"] < 3 / 11 < rate["high"]
     assert [line["node"] for line in seen["deviating"]] == ["n02"] and "fleet-node-fails-sometimes" in ids(seen) and seen["exit_code"] == 3
+
+
+def test_a_night_without_deviation_has_no_empty_table(tmp_path: Path) -> None:
+    shown = run_cli("fleet", a_night(tmp_path / "d", NIGHTS[0], 4)).stdout
+    assert "Nodes that deviate: none." in shown and " 4 nodes do not deviate" in shown
+    assert "Facts that differ" not in shown and "odd hosts" not in shown

@@ -415,12 +415,11 @@ def test_the_terminal_shows_one_address_and_no_warning_of_the_kernel(lab):
     try:
         address = _address(second, log)
         until = time.monotonic() + 10
-        while "Ctrl-C" not in log.read_text() and time.monotonic() < until:
+        while "Ctrl-C" not in (shown := log.read_text()) and time.monotonic() < until:
             time.sleep(0.05)
     finally:
         second.terminate()
         second.wait(20)
-    shown = log.read_text()
     assert re.findall(r"\S+://\S+", shown) == [address] and "WARNING" not in shown and "[C" not in shown, shown
     assert (session.parent / "second" / "token").read_text() == address.partition("?token=")[2]
     assert (session.parent / "second" / "token").stat().st_mode & 0o077 == 0

@@ -71,7 +71,9 @@ def env(
     code = exit_code(verdict, fail_on)
     # a note is no headline of a healthy job
     findings.sort(key=lambda f: verdict == "healthy" and f.severity is not Severity.OK)
-    sentence = f"{verdict.capitalize()}: {findings[0].title}{_in_all(findings)}"
+    many = sum(f.severity in (Severity.BROKEN, Severity.WARN) for f in findings)
+    of_all = f" (1 of {many} faults and warnings)" if many > 1 else ""
+    sentence = f"{verdict.capitalize()}: {findings[0].title}{of_all}"
     diff = diff_of(findings[0] if verdict in ("broken", "degraded") else None, [str(file)] if file else [])
     answer.end(
         _as_json(looked_at, findings, verdict, code, diff)
@@ -126,14 +128,6 @@ def _as_json(
         "fix_diff": diff,
         "settings": {r.name: r.variables for r in environment.roles},
     }
-
-
-def _in_all(findings: list[Finding]) -> str:
-    """How many faults and warnings there are, in brackets; empty if there is one at most."""
-    severities = [f.severity for f in findings]
-    faults, warnings = map(severities.count, (Severity.BROKEN, Severity.WARN))
-    counts = [counted(n, word) for n, word in ((faults, "fault"), (warnings, "warning")) if n]
-    return f" ({' and '.join(counts)} in all)" if faults + warnings > 1 else ""
 
 
 def _lines(environment: Environment, findings: list[Finding], diff: str) -> list[str]:

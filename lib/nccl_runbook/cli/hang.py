@@ -93,5 +93,6 @@ def text(
         + (f" and {counted(len(names) - SHOWN, 'more file')}" if len(names) > SHOWN else "")
         + f": {why}"
         for why, names in grouped((f.problem, f.name) for f in facts.files if f.problem).items()
+        if why not in sentence
     ]
     return "\n".join(lines)
