@@ -54,7 +54,8 @@ class Table:
     """``caption``, column headings, and rows of text or Cell (kept as Cell); the first column heads its row.
 
     ``note`` stands below, ``curve`` (the same figures as a picture) above. ``drawn``: macro of
-    pictures.svg.j2 that draws the table itself, without a curve. Without rows it is shown as one line.
+    pictures.svg.j2 that draws the table itself, without a curve. Without rows it is one line; pages
+    leave it out.
     """
 
     caption: str
