@@ -407,7 +407,8 @@ def test_the_terminal_shows_one_address_and_no_warning_of_the_kernel(lab):
     process, _, session = lab
     env = dict(item.split("=", 1) for item in Path(f"/proc/{process.pid}/environ").read_text().split("\0") if "=" in item)
     env |= {"NCCL_RUNBOOK_RUN_DIR": str(session.parent / "second")}
-    env.pop("JUPYTER_TOKEN_FILE")
+    for name in ("JUPYTER_TOKEN_FILE", "JUPYTERLAB_WORKSPACES_DIR"):
+        env.pop(name)
     log = session.parent / "second.log"
     with log.open("wb") as out:
         second = subprocess.Popen([sys.executable, ROOT / ".ci" / "lab", "--no-browser", f"--ServerApp.port={free_port()}"], env=env,
@@ -415,6 +416,7 @@ def test_the_terminal_shows_one_address_and_no_warning_of_the_kernel(lab):
     try:
         address = _address(second, log)
         until = time.monotonic() + 10
+        assert str(session.parent / "second" / "workspaces").encode() in Path(f"/proc/{second.pid}/environ").read_bytes(), "not those of another session"
         while "Ctrl-C" not in (shown := log.read_text()) and time.monotonic() < until:
             time.sleep(0.05)
     finally:

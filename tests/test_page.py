@@ -502,10 +502,3 @@ def test_a_table_without_rows_is_one_line_in_a_terminal_and_a_notebook_and_not_o
     found = [samples.record("06-timeouts", [samples.shared_gpu()], tables=[to_json(empty)])]
     html = render_index(verdict_document(samples.run_info(planned=["06-timeouts"]), found), found)
     assert "Nodes that deviate" not in html
-
-
-def test_an_option_in_a_sentence_stays_whole():
-    remedy = Remedy("you", "Start four (--nproc-per-node of torchrun, or --num_gpus); do not write A--B.")
-    found = [samples.record("02-environment", [Finding("x", Severity.WARN, "eight ranks", remedy=(remedy,))])]
-    html = render_index(verdict_document(samples.run_info(planned=["02-environment"]), found), found)
-    assert all(f'<span class="option">{option}</span>' in html for option in ("--nproc-per-node", "--num_gpus")) and "A--B" in html

@@ -384,6 +384,30 @@ def test_every_wrong_field_is_marked_and_named_beside_the_button(opened):
     assert refused(opened) == [name for name in opened.rows if name in wrong and name != "gpus"]
 
 
+def test_a_wrong_budget_is_no_price(opened):
+    opened.fields["budget_s"].value = 0
+    assert "About 0 s" not in opened.texts["price"].value and f"About {opened._seconds(opened._ticked())} s" in opened.texts["price"].value
+
+
+def test_the_input_is_no_step_of_the_count():
+    run = RunProcess.__new__(RunProcess)
+    run.lines, run.process = (), argparse.Namespace(stderr=io.StringIO("[1/3] 00-start  ok  1.0 s\n[2/3] 03-fewer-gpus  ok  2.0 s\n"))
+    run._read()
+    assert (run.done, run.total) == (1, 2)
+
+
+def test_what_is_open_stands_above_what_is_folded(opened, tmp_path):
+    """Other likely causes before warnings, and both before what to collect on the next run."""
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\nexport NCCL_SOCKET_IFNAME=lo\nexport NCCL_DEBUG=LOUD\nexport MASTER_ADDR=localhost\n"
+                                         "srun torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint $MASTER_ADDR:29500 train.py\n")
+    typed(opened, str(tmp_path / "job.sbatch"))
+    shown = card(opened.case(None))
+    also, warning = shown.index("<summary>Also likely: MASTER_ADDR"), shown.index("LOUD")
+    assert also < warning and "<details open" in shown[also - 60:also]
+    closed = [m.start() for m in re.finditer("<details style", shown)]
+    assert all(place > warning for place in closed)
+
+
 def test_a_long_setting_is_read_at_once(opened):
     began = time.monotonic()
     for times in (20, 20_000):

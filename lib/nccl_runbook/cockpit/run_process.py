@@ -139,7 +139,7 @@ class RunProcess:
     def _read(self) -> None:
         for line in self.process.stderr:
             if match := re.match(r"\[(\d+)/(\d+)\] (\S+)", line):
-                self.done, self.total = int(match[1]), int(match[2])
+                self.done, self.total = int(match[1]) - 1, int(match[2]) - 1  # 00-start tests nothing
             self.lines = (*self.lines[1 - LINES_KEPT :], line.rstrip("\n")[:LINE_CHARACTERS])
 
     def _watch(self) -> None:

@@ -26,9 +26,7 @@ def _options(line: str) -> Any:
     """The escaped line, whose options (--out) do not break at their dashes on a narrow screen."""
     from markupsafe import Markup, escape
 
-    return Markup(
-        re.sub(r"(?<![^\s(])--?\w[\w-]{0,40}", r'<span class="option">\g<0></span>', str(escape(line)))
-    )
+    return Markup(re.sub(r"(?<!\S)--?\w[\w-]{0,40}", r'<span class="option">\g<0></span>', str(escape(line))))
 
 
 @functools.cache  # it keeps the compiled templates: a run writes its page after each step
