@@ -133,7 +133,7 @@ def block(lines: Iterable[str]) -> str:
 def message_page() -> str:
     """By program, as the catalogue's files are; rows of reporters are words and no messages."""
     rows = {row["id"]: row for row in clues._rows()}
-    parts = ["# Messages\n\nEvery message of the catalogue, under its permanent id. *At most* is the most that this message alone allows.\n"
+    parts = ["# Messages\n\nEvery message of the catalogue, under its permanent id. *At most* is how sure this message alone can make the answer.\n"
              "An example is shortened, and names in it are invented.\n"]
     tables = {program: clues.table(f"messages/catalogue/{program}")["clue"] for program in clues.PROGRAMS}
     of_causes = [row for row in rows.values() if not any(row in table for table in tables.values())]

@@ -272,7 +272,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "scorecard", help="folder of index.html and scorecard.json (default: build/scorecard)")
     asked = parser.parse_args(argv)
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
-    new = [of_gym(json.loads(path.read_text()), asked.hardware, datetime.date.fromtimestamp(path.stat().st_mtime).isoformat(), commit) for path in asked.gym]
+    try:
+        new = [of_gym(json.loads(path.read_text()), asked.hardware, datetime.date.fromtimestamp(path.stat().st_mtime).isoformat(), commit) for path in asked.gym]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        parser.error(f"not what nccl-runbook dev gym --json prints: {error!r}")
     if asked.add:
         with EVIDENCE.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in new)

@@ -183,6 +183,16 @@ def test_a_step_that_does_not_lead_is_one_line_and_no_box_shares_its_name():
     assert len(names) == len(set(names)) > 3
 
 
+def test_a_short_reason_of_another_step_is_not_taken_for_the_answer():
+    lead = samples.record("06-timeouts", [Finding("hang-told", Severity.BROKEN, "rank 2 never came", (Evidence("e", "x"),), (Remedy("you", "look"),),
+                                                     "collective-on-some-ranks-only", "likely")])
+    other = dataclasses.replace(samples.record("01-gpu-visibility", [Finding("z", Severity.UNKNOWN, "rank 2")]), status="unknown", reason="rank 2")
+    records = [dataclasses.replace(r, tables=[], facts={}, commands=[], parameters={}) for r in (lead, other)]
+    page = render_index(verdict_document(samples.run_info(planned=[r.step for r in records]), records), records)
+    section, = re.findall(r'<section class="step" id="[^"]*" aria-label="01-gpu-visibility">.*?</section>', page, re.S)
+    assert "rank 2" in section
+
+
 def test_a_possible_cause_stands_once_and_nothing_unexplained_beside_it():
     unknown = Finding("worlds", Severity.BROKEN, "two ranks hang", (), (NOTHING_KNOWN,))
     weak = samples.shared_gpu(Severity.UNKNOWN, "possible")

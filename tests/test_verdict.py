@@ -147,7 +147,7 @@ def test_a_step_without_a_finished_record_is_unknown_with_its_reason():
         ("04-transports", "unknown", why, "04-transports.json"),
         ("05-weight-sync", "unknown", "busy", ""),
     ]
-    assert document.sentence.startswith(f"Unknown: {why}; ") and "; 2 of 4 " in document.sentence
+    assert document.sentence.startswith(f"Unknown: {why} (1 ") and "; 2 of 4 " in document.sentence
 
 
 def test_a_finished_record_outweighs_a_reason_of_the_runner():

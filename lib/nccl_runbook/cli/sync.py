@@ -45,7 +45,12 @@ def sync(
         str, typer.Option(metavar="NAME|PATH", help="A model, a config.json, or safetensors files.")
     ] = "Qwen/Qwen2.5-0.5B",
     methods: Annotated[
-        str, typer.Option(metavar="LIST", help="usual, all, or names; nccl-flat@64+512: bucket sizes in MiB.")
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="usual (one of each kind), all, or names with commas. "
+            "nccl-flat@64+512: with buckets of 64, then 512 MiB.",
+        ),
     ] = "usual",
     gpus: Annotated[
         str, typer.Option(metavar="LIST", help="GPUs, the trainer's first. One GPU holds trainer and engine.")

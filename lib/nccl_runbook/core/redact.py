@@ -19,6 +19,7 @@ from nccl_runbook.core.secret_values import (
     HARMLESS,
     HINTS,
     TABLES,
+    is_numbered,
     is_secret,
     looks_random,
     mask,
@@ -27,7 +28,7 @@ from nccl_runbook.core.secret_values import (
     without_blocks,
     written,
 )
-from nccl_runbook.core.secret_words import without_made
+from nccl_runbook.core.secret_words import LETTERS, is_name, without_made
 from nccl_runbook.core.share import compiled, learn, shared
 
 KINDS = {
@@ -196,15 +197,15 @@ def _values(text: str) -> str:
             and not (HARMLESS.fullmatch(value["bare"]) and text[end : end + 2].strip()[:1] in ".)}(")
         ):
             end = header.end()
-        if not is_prose(lead, value, end) and any(
+        whole = text[begin:end]
+        is_word = kind == "sentence" and (is_numbered(whole) or is_name(whole, LETTERS))
+        if not (is_word or is_prose(lead, value, end)) and any(
             is_secret(lead["name"][-80:], word)
             if kind == "named"
             else kind == "number" or not HARMLESS.fullmatch(word)
-            for word in (
-                re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
-            )
+            for word in (re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [whole])
         ):
-            parts += [text[done:begin], mask("named" if kind == "named" else "argument", text[begin:end])]
+            parts += [text[done:begin], mask("named" if kind == "named" else "argument", whole)]
             done = end
     return "".join([*parts, text[done:]])
 

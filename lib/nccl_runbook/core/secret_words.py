@@ -17,9 +17,9 @@ from nccl_runbook.core.secret_values import (
     sounds_secret,
 )
 
-# 16 random characters are the least that programs issue as a key (96 bits), and 12 as a password; near the
-# name of a secret 8 are enough for a password
-KEY, PASSWORD, NAMED = 16, 12, 8
+# 16 random characters are the least that programs issue as a key (96 bits); near the name of a secret 8 are
+# enough for a password. There a name has at least 4 letters between two numbers, on average
+KEY, NAMED, LETTERS = 16, 8, 4
 # characters between two changes, on average: random words have 1.5, and 2.5 if all their letters are small or
 # capital. Of 5,000 words with digits inside, in 250 MB of sources and logs, 300 have 16 characters and as few
 # as this; nearly all are keys and hashes
@@ -27,8 +27,25 @@ MOST, MOST_OF_ONE_CASE = 8 / 3, 3.6
 # letters of one kind, a capital before small ones, a number, a size such as 256x192x64, a dimension (2D)
 _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 MOST_IN_PASSWORD = 3  # characters of one kind: with 4 or more, a word such as isAllCudaP2p would be one
-# what is no key, and looks so: hashes, revisions, addresses; a ULID, which begins with a time
-_ID = re.compile("(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})|01[0-9A-HJKMNP-TV-Z]{24}")
+# what is no key, and looks so: hashes, revisions, addresses
+_ID = re.compile("(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})")
+# words of these kinds are names: network interfaces and RDMA devices, as udev calls them; meshes, in which
+# each number is one of parallel parts (TP8PP4); formats of numbers (fp8e4m3); addresses; durations; functions
+# of CUDA, HIP and NCCL; types, as a compiler writes them; jobs of Ray; a ULID, which begins with a time; a
+# SHA-256 in base32, as Triton and Inductor call their files
+_KIND = re.compile(
+    r"(?:(?:en|ib|sl|wl|ww|iw|opa|roce|usnic)(?:P\d+)?(?:[a-z]{1,3}\d+)+|"
+    r"(?i:(?:[a-z]{0,4}p\d+){2}(?:[a-z]{1,4}\d+)*|[a-z]{0,5}\d{1,2}e\dm\d[a-z0-9]*)|"
+    r"0x[0-9A-Fa-f]{1,16}U?L{0,2}|(?i:P?(?:\d+(?:[ywdhms]|[mun]s)T?){3,})|(?:cuda|cu|hip|nccl)[A-Z]\w+|"
+    r"[FKPRZ]{0,3}(?:N[KR]?(?:S[atbsiod])?|St|Z)\d{1,3}[A-Za-z_]\w*E_?|raysubmit_\w{16}|"
+    r"01[0-9A-HJKMNP-TV-Z]{24}|[A-Z2-7]{52}|c?[a-z2-7]{51})(?:[.:]\w{1,5})*"
+)
+# letters between two numbers of a name: of one case, words that each begin with a capital, or as in LoRA
+_LETTERS = re.compile(
+    "x?(?:[a-z]+|[A-Z]+[a-z]*|(?:[a-z]{2,})?(?:[A-Z]+[a-z]{2,}|[A-Z][a-z](?=[A-Z][a-z]{2}))+[A-Z]*|"
+    "[A-Z]{1,2}[a-z][A-Z]{1,2})"
+)
+_CAPITALISED = re.compile("[A-Z](?=[a-z]?[aeiouy])[a-z]{3,}")  # two in a third of a word are a name
 # a word of a text; and first what is as long and no secret: a fingerprint, a public key, a mangled name
 _WORD = re.compile(
     r"(?:\b(?i:sha\d{1,3})[:=-]|\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
@@ -51,7 +68,7 @@ def is_made(word: str, least: int = KEY) -> bool:
     return each <= MOST
 
 
-def is_password(word: str, least: int = PASSWORD) -> bool:
+def is_password(word: str, least: int = KEY) -> bool:
     """Whether a word, perhaps with hyphens, is random in each part, and mixes small letters, capital ones and
     digits, as generated passwords do."""
     letters = re.sub("[-_]", "", word)
@@ -60,6 +77,20 @@ def is_password(word: str, least: int = PASSWORD) -> bool:
     parts = [(part, _CHUNK.findall(part)) for part in re.findall("[^-_]{3,}", word)]
     return all(len(part) <= MOST * len(chunks) for part, chunks in parts) and all(
         len(chunk) <= MOST_IN_PASSWORD for _, chunks in parts for chunk in chunks
+    )
+
+
+def is_name(word: str, least: int = 1) -> bool:
+    """Whether it is put together from words and numbers, with at least so many letters between two numbers on
+    average, or of a kind that is no secret. Of random words of 16 letters and digits, 1 in 7 looks so, and
+    1 in 12 with 4 letters; of 32, 1 in 30."""
+    letters = re.findall("[A-Za-z]+", re.sub("(?i)[phd]2[phd]", "", word))  # no number: P2P, H2D
+    return (
+        bool(_KIND.fullmatch(word))
+        or len("".join(_CAPITALISED.findall(word))) >= max(8, len(word) / 3)
+        or not (word.islower() or word.isupper())
+        and len("".join(letters)) >= least * len(letters)
+        and all(map(_LETTERS.fullmatch, letters))
     )
 
 
@@ -78,9 +109,9 @@ def _without_parts(word: Match[str]) -> str:
     for at, part in enumerate(parts):
         longest = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
         of_cache = folders and (longest.islower() or longest.isupper())
-        if is_made(longest) and not of_cache or is_password(part):
+        if (is_made(longest) and not of_cache or is_password(part)) and not is_name(part):
             parts[at] = mask("token")
-        elif is_password(part, NAMED) and _is_near_name(word):
+        elif is_password(part, NAMED) and not is_name(part, LETTERS) and _is_near_name(word):
             parts[at] = mask("named")
     return "/".join(parts)
 

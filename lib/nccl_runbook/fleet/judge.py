@@ -16,7 +16,7 @@ GAP = "gap: "  # begins a value that could not be read
 STATUS = "status"  # name of the change of a node's outcome
 ORDER = ("broken", "warn", "unknown", "running", "skipped", "note", "ok")  # worst first
 LOOK_AGAIN = Remedy(
-    "you", "Test the nodes that left nothing again; if they stay silent, ask your administrator."
+    "you", "Test the nodes without a record again. If they still leave none, ask your administrator."
 )
 
 

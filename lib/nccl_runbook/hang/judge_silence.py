@@ -223,7 +223,7 @@ def nothing_open(hang: Hang) -> HangVerdict:
             (),
             (),
             "nothing is open in the usable dumps; other dumps cannot be used.",
-            decides="collect the unused dumps again (the list of files shows what is wrong with each)",
+            decides="collect again the dumps that could not be read (the list of files says why)",
         )
     late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in judge_odd.late(hang).items())
     if late:

@@ -192,9 +192,10 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
     lead = max(dict.fromkeys(reasons), key=reasons.count)
     if lead in rehearsed:
         return lead
+    others = sum(1 for r in reasons if r != lead and r not in rehearsed)
     tail = (
         rehearsed[0].split(": ", 1)[-1]
         if rehearsed
         else f"{sum(s.status in DONE for s in steps)} of {counted(len(steps), 'step')} passed"
     )
-    return f"{lead}; {tail}"
+    return lead + (f" ({counted(others, 'more reason')})" if others else "") + f"; {tail}"

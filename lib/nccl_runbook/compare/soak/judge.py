@@ -61,7 +61,7 @@ def _failed(soak: Soak) -> Finding:
     number = [*soak.runs].index(first) + 1
     text = f"{_counts(soak)}; the first was run {number}: {first.ended}"
     evidence = (
-        *[Evidence(rate(soak, "A"), soak.what)] * (len(soak.arms) == 1),
+        *([Evidence(rate(soak, "A"), soak.what)] if len(soak.arms) == 1 else []),
         *(Evidence(line, f"run {number}, last lines") for line in [*first.last_lines][-4:]),
         Evidence(f"ended because {soak.ended}", soak.what),
     )

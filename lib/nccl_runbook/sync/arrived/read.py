@@ -79,7 +79,7 @@ def joined(parts: Sequence[Held], side_by_side: bool = False) -> Held:
         begins[-1] if side_by_side else first.columns,
         sum(part.alone for part in parts) & _MASK,
         (sum(part.by_row for part in parts) + (0 if side_by_side else moved)) & _MASK,
-        (sum(part.by_column for part in parts) + moved * side_by_side) & _MASK,
+        (sum(part.by_column for part in parts) + (moved if side_by_side else 0)) & _MASK,
     )
 
 
