@@ -161,7 +161,6 @@ def _end(
     verdict, tables = verdict_of(findings), tables_of(compared)
     code = 128 + received if received else exit_code(verdict, fail_on)
     carries = [f.title for f in findings[1:2] if f.id == "effect-named"]
-    sentence = ". ".join([f"{verdict.capitalize()}: {findings[0].title}", *carries])
     lines = [
         line
         for f in findings
@@ -184,7 +183,7 @@ def _end(
         html,
         lambda: answer.page_of(
             "ab",
-            sentence,
+            ". ".join([f"{verdict.capitalize()}: {findings[0].title}", *carries]),
             findings,
             tables,
             code,
