@@ -183,7 +183,7 @@ def test_a_failed_run_shows_its_last_lines_and_counts_for_no_median():
 
 def test_a_figure_of_0_is_said_to_be_what_is_the_matter():
     done = run(".", "NCCL_MAX_CTAS=8", "--figure", "loss (.+)", "--rounds", "1", "--", "echo", "loss 0")
-    assert done.returncode == 4 and re.search(r"^unknown +figure: .*\b0\b", done.stdout, re.M) and "too few" not in done.stdout
+    assert done.returncode == 4 and re.search(r"^Unknown: figure: .*\b0\b", done.stdout, re.M) and "too few" not in done.stdout
 
 
 def test_a_command_that_only_b_cannot_start_is_b_that_fails():
