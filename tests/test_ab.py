@@ -183,7 +183,7 @@ def test_a_failed_run_shows_its_last_lines_and_counts_for_no_median():
 
 def test_a_figure_of_0_is_said_to_be_what_is_the_matter():
     done = run(".", "NCCL_MAX_CTAS=8", "--figure", "loss (.+)", "--rounds", "1", "--", "echo", "loss 0")
-    assert done.returncode == 4 and re.search(r"^unknown +figure: .*\b0\b", done.stdout, re.M) and "too few" not in done.stdout
+    assert done.returncode == 4 and re.search(r"^Unknown: figure: .*\b0\b", done.stdout, re.M) and "too few" not in done.stdout
 
 
 def test_a_command_that_only_b_cannot_start_is_b_that_fails():
@@ -465,3 +465,21 @@ def test_the_pipe_of_a_command_is_closed_when_it_has_ended():
         assert command.run("A", ["echo", "t 1"], os.environ, command.compiled(r"t (\S+)"), 20.0).ended == "passed"
         gc.collect()
     assert [str(w.message) for w in told if w.category is ResourceWarning] == []
+
+
+def test_what_was_measured_comes_first_and_the_fix_once(tmp_path):
+    files = [script(tmp_path, "a.env", {}), script(tmp_path, "b.env", {"NCCL_P2P_DISABLE": "1"})]
+    rest = ["--figure", "sync took ([0-9.]+) s", "--rounds", "2", "--", sys.executable, "-S", "-c", JOB]
+    document = json.loads(run(*files, "--json", *rest).stdout)
+    assert [f["id"] for f in document["findings"]] == ["arms-differ", "effect-named"]
+    assert {f["replacement"] for f in document["findings"]} == {"unset NCCL_P2P_DISABLE"}
+    shown = run(*files, *rest).stdout
+    assert shown.startswith(f"Degraded: {document['findings'][0]['text']}\n") and shown.count("unset NCCL_P2P_DISABLE") == 1
+    assert "B is" in shown.splitlines()[0] and "carries it" in shown
+
+
+@pytest.mark.parametrize(("a", "b", "verdict"), [({"NCCL_P2P_DISABLE": "1"}, {}, "healthy"), ({"NCCL_NET": "broken"}, {}, "degraded")])
+def test_where_b_is_better_nothing_says_to_do_as_in_a(tmp_path, a, b, verdict):
+    document = told(tmp_path, a, b)
+    assert [f["id"] for f in document["findings"]][-1] == "effect-named" and document["verdict"] == verdict
+    assert not any(f["replacement"] for f in document["findings"])

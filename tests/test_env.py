@@ -501,3 +501,18 @@ def test_a_long_line_of_pairs_takes_time_as_it_is_long() -> None:
         return time.process_time() - began
 
     assert took(4000) < 9 * max(took(1000), 0.02)
+
+
+@pytest.mark.parametrize(("lines", "of_all"), [
+    (["NCCL_DEBUG=INFO"], ""), (["NCCL_DEBUG=LOUD"], ""),
+    (["NCCL_DEBUG=LOUD", "NCCL_IB_TIMOUT=22"], "(1 of 2 faults and warnings)"),
+    (["NCCL_DEBUG=LOUD", "NCCL_IB_TIMOUT=22", "NCCL_P2P_LEVEL=NVLINK", "NCCL_ASYNC_ERROR_HANDLING=1"], "(1 of 3 faults and warnings)")])
+def test_a_sentence_comes_first_and_counts_the_rest(tmp_path, lines, of_all):
+    (tmp_path / "job.env").write_text("".join(f"{line}\n" for line in lines))
+    shown = run(str(tmp_path / "job.env"), "--html", str(tmp_path / "page.html")).stdout.splitlines()
+    document = json.loads(run(str(tmp_path / "job.env"), "--json").stdout)
+    first = document["findings"][0]
+    assert shown[0] == f"{document['verdict'].capitalize()}: {first['text']} {of_all}".strip() and sum(first["text"] in line for line in shown) == 1
+    assert shown[-1] == f"verdict: {document['verdict']} (exit code {document['exit_code']})"
+    assert of_all in (tmp_path / "page.html").read_text()
+    assert document["verdict"] != "healthy" or first["severity"] == "ok", "a note is no headline"

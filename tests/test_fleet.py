@@ -579,3 +579,9 @@ def test_table_and_findings_name_the_same_nodes(nights: int, failed: int, left: 
     seen = answer_of(*arguments)
     named = "fleet-node-fails-sometimes" in ids(seen)
     assert bool(seen["deviating"]) == named == ("not shown" not in run_cli("fleet", *map(str, arguments)).stdout)
+
+
+def test_a_night_without_deviation_has_no_empty_table(tmp_path: Path) -> None:
+    shown = run_cli("fleet", a_night(tmp_path / "d", NIGHTS[0], 4)).stdout
+    assert "Nodes that deviate: none." in shown and " 4 nodes do not deviate" in shown
+    assert "Facts that differ" not in shown and "odd hosts" not in shown

@@ -266,7 +266,7 @@ class TestWhatIsNotProven:
     def test_copies_say_that_their_time_is_not_that_of_the_dump(self, tmp_path):
         """A job that lives, its dumps taken at one moment and copied an hour later, looks like one that hangs: the reader must know."""
         job = Job(11, 16, 4)
-        job.inject(3, "skip", 2)
+        job.inject(3, "stall", 2)
         job.run()
         asked = {age: [e for e in told(job.write(tmp_path / f"{age}", age_s=age)).evidence if "when the dumps were written" in e.text]
                  for age in (700.0, 7200.0)}

@@ -299,3 +299,19 @@ def test_a_saved_look_is_one_case_for_three_commands_with_its_picture_and_short_
         page = (tmp_path / "page.html").read_text()
         assert done.returncode == 3 and "host-busy" not in done.stdout + page and "site-packages" not in done.stdout
         assert "<code>rank-busy-on-host</code>" in page and "(likely: one rank is busy on the host)" in page
+
+
+def test_what_limits_the_evidence_is_no_evidence(tmp_path):
+    """Copies do not show when a rank that is one step behind was dumped; a call that differs is wrong at any time."""
+    for fault, limits in (("stall", 1), ("skip", 0)):
+        job = Job(11 if fault == "skip" else 3, 4, 4)
+        job.inject(2, fault, 2)
+        shown = read_cli("hang", str(job.run().write(tmp_path / fault, age_s=7200.0))).stdout
+        assert len(re.findall(r"(?m)^   but: .*when the dumps were written", shown)) == limits, shown
+        assert not re.search(r"(?m)^   seen: .*when the dumps were written", shown)
+
+
+def test_a_file_that_cannot_be_read_is_named_once(tmp_path):
+    (tmp_path / "half.gz").write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03")
+    shown = read_cli("hang", str(tmp_path / "half.gz"))
+    assert (shown.returncode, shown.stdout.count("half.gz")) == (4, 1)

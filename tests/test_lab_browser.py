@@ -317,7 +317,8 @@ def test_cancel_ends_runner_kernel_and_hanging_ranks(lab, page):
     print(f"gone {time.monotonic() - clicked:.2f} s after the click: {len(ours)} processes")
     page.get_by_text("Cancelled after").wait_for()
     print(f"told {time.monotonic() - clicked:.2f} s after the click")
-    page.locator("p", has_text="Cancelled. Kept: ").wait_for()
+    page.get_by_text("no step had ended").wait_for()
+    assert not page.get_by_text("open the report (index.html)").count()
     shot(page, "after-cancel")
     page.get_by_role("button", name="Run tests", exact=True).and_(page.locator(":enabled")).wait_for()
 
@@ -369,10 +370,58 @@ def test_without_a_gpu_the_place_of_the_button_says_why_nothing_can_be_tried(pag
 
 @pytest.mark.parametrize(("given", "words"), [
     ("CUDA error: an illegal memory access was encountered", "Xid of the hardware"),
-    ("torch.distributed.DistBackendError: NCCL error: unhandled system error", "Which transport must"),
+    ("torch.distributed.DistBackendError: NCCL error: unhandled system error", "Which path is broken"),
     ("tests/data/hang/skip", "rank 2 called broadcast")])
 def test_one_thing_to_do_next_is_marked(page, given, words):
     give(page, given, words)
     page.wait_for_timeout(500)  # the buttons are widgets of their own: their message comes later
     blue = page.locator("div.nccl-next").evaluate_all("boxes => boxes.filter(b => b.style.background.includes('31, 111, 235')).length")
     assert blue + page.locator("button.mod-primary").count() == 1, (blue, words)
+
+
+def test_every_wrong_field_is_marked(page):
+    open_options(page)
+    for label, wrong in (("Interpreter", "/nowhere/python"), ("GPUs", "seven")):
+        page.get_by_label(label, exact=True).fill(wrong)
+        page.get_by_label(label, exact=True).press("Tab")
+    for why in ("there is no program", "'seven' is not a GPU index"):
+        page.get_by_role("alert").filter(has_text=why).wait_for()
+    page.get_by_text("first correct GPUs and Interpreter").wait_for()
+    shot(page, "wrong")
+
+
+def test_a_run_for_another_input_is_not_named(page):
+    only_step(page, "02-environment")
+    run_button(page).click()
+    bar = page.locator("progress[aria-label=time]")
+    bar.wait_for()
+    page.wait_for_function("() => document.querySelector('progress[aria-label=time]')?.value >= 1")
+    page.get_by_text("open the report (index.html)").wait_for(timeout=60_000)
+    assert page.get_by_text("Done after").count() == 1
+    give(page, "tests/data/hang/skip", "rank 2 called broadcast")
+    page.get_by_text("Done after").wait_for(state="detached")
+
+
+def test_the_terminal_shows_one_address_and_no_warning_of_the_kernel(lab):
+    """Without a token of the caller's, as `make lab` starts it."""
+    process, _, session = lab
+    env = dict(item.split("=", 1) for item in Path(f"/proc/{process.pid}/environ").read_text().split("\0") if "=" in item)
+    env |= {"NCCL_RUNBOOK_RUN_DIR": str(session.parent / "second")}
+    for name in ("JUPYTER_TOKEN_FILE", "JUPYTERLAB_WORKSPACES_DIR"):
+        env.pop(name)
+    log = session.parent / "second.log"
+    with log.open("wb") as out:
+        second = subprocess.Popen([sys.executable, ROOT / ".ci" / "lab", "--no-browser", f"--ServerApp.port={free_port()}"], env=env,
+                                  stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd=session.parent)
+    try:
+        address = _address(second, log)
+        until = time.monotonic() + 10
+        assert str(session.parent / "second" / "workspaces").encode() in Path(f"/proc/{second.pid}/environ").read_bytes(), "not those of another session"
+        while "Ctrl-C" not in (shown := log.read_text()) and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        second.terminate()
+        second.wait(20)
+    assert re.findall(r"\S+://\S+", shown) == [address] and "WARNING" not in shown and "[C" not in shown, shown
+    assert (session.parent / "second" / "token").read_text() == address.partition("?token=")[2]
+    assert (session.parent / "second" / "token").stat().st_mode & 0o077 == 0

@@ -23,7 +23,7 @@ from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy,
 from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, render_index
-from nccl_runbook.report.pictures import TEMPLATES, Lanes, environment
+from nccl_runbook.report.pictures import TEMPLATES, Lanes, environment, macros
 from nccl_runbook.report.tables import Cell, StepView, Table, _by_hand, not_looked_at_table, steps_table
 from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo
@@ -502,3 +502,13 @@ def test_one_step_that_only_repeats_the_banner_says_so_once():
     found = [dataclasses.replace(first, tables=[], facts={}, commands=[], parameters={}), other]
     html = render_index(verdict_document(samples.run_info(planned=["06-timeouts", "07-logs"]), found), found)
     assert "rank 3 never came" not in Page(html.partition('id="steps"')[2]).text
+
+
+def test_a_table_without_rows_is_one_line_in_a_terminal_and_a_notebook_and_not_on_a_page():
+    empty = Table("Nodes that deviate", ["node", "why"], [], "Two nodes answered.", drawn="grid")
+    assert repr(empty) == "Nodes that deviate: none. Two nodes answered." and empty.picture == ""
+    page = str(macros("cells.html.j2").table(empty, ""))
+    assert "<th" not in page and "<img" not in page and "none" in page and "Two nodes answered." in page
+    found = [samples.record("06-timeouts", [samples.shared_gpu()], tables=[to_json(empty)])]
+    html = render_index(verdict_document(samples.run_info(planned=["06-timeouts"]), found), found)
+    assert "Nodes that deviate" not in html

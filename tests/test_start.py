@@ -33,6 +33,7 @@ from nccl_runbook.launch.gpu_lists import present
 from nccl_runbook.messages import read
 from nccl_runbook.report.pictures import macros
 from nccl_runbook.report.run import write_run
+from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo
 from nccl_runbook.triage.symptoms import matching, step_texts, symptoms
 from processes import ROOT, children, gone, start_time
@@ -221,14 +222,34 @@ def test_what_a_run_says_is_escaped(tmp_path):
     write_run(tmp_path / "latest", RunInfo(id="x", started="", command="nccl-runbook run", planned=["01-gpu-visibility", "03-fewer-gpus"]))
     cells = macros("cells.html.j2")
     run.command = ("run",)
-    ended = f"{cells.form_status({'run': run, 'other': False})}{cells.form_said({'run': run, 'other': False})}{cells.answer(None, [], run, '')}"
+    ended = f"{cells.form_status({'run': run})}{cells.form_said({'run': run})}{cells.answer(None, [], run, '')}"
     assert "<script" not in ended and "&lt;script&gt;" in ended and "Ended with exit code 1 after 1 s" in ended and "<progress" not in ended
+    assert "Tested" not in ended, "nothing was"
     run.exit_code = run.ended_at = None
     run.started_at = time.monotonic()
     assert run.now == "03-fewer-gpus"
-    at_work = str(cells.form_status({"run": run, "other": False, "expected": 60}))
-    assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "of about 60 s", "now 03-fewer-gpus")) and "<script" not in at_work
-    assert "of about" not in str(cells.form_status({"run": run, "other": False, "expected": 0})), "no estimate that has passed"
+    run.started_at -= 15
+    at_work = str(cells.form_status({"run": run, "expected": 60}))
+    assert all(text in at_work for text in ('<progress value="15.0" max="60" aria-label="time"', "1 of 2 steps done", "of about 60 s", "now 03-fewer-gpus")) and "<script" not in at_work
+    by_steps = str(cells.form_status({"run": run, "expected": 0}))
+    assert '<progress value="1" max="2" aria-label="steps done"' in by_steps and "of about" not in by_steps, "no estimate that has passed"
+    run.total = 0
+    assert "<progress aria-label" in str(cells.form_status({"run": run, "expected": 0})), "neither time nor steps are known: no empty bar"
+
+
+@pytest.mark.parametrize("ended", [[], ["03-fewer-gpus"]])
+def test_a_cancelled_run_offers_a_report_if_a_step_had_ended(tmp_path, ended):
+    run = RunProcess.__new__(RunProcess)
+    run.lines, run.exit_code, run.cancelled_at, run.started_at, run.ended_at, run.compared = [], 130, 8.0, 0.0, 9.0, None
+    run.command, run.outputs, run._before = ("run",), tmp_path, ""
+    done = [records.Record(step=name, started="", status="ok") for name in ("00-start", *ended)]
+    for record in done:
+        records.save(record, tmp_path / "x" / f"{record.step}.json", Redactor({}))
+    (tmp_path / "x" / "index.html").write_text("page")
+    plan = ["00-start", "03-fewer-gpus"]
+    run.document = verdict_document(RunInfo(id="x", started="", command="nccl-runbook run", planned=plan, interrupted=True), done)
+    shown = str(macros("cells.html.j2").form_status({"run": run})) + str(macros("cells.html.j2").answer(None, [], run, run.page or ""))
+    assert ("no step had ended" in shown, "Tested" in shown, "open the report" in shown) == (not ended, bool(ended), bool(ended))
 
 
 def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path):
@@ -350,6 +371,41 @@ def test_wrong_input_is_refused_before_anything_runs(opened, field, wrong):
     opened.fields[field].value = before
     opened.read(opened.asked)
     assert refused(opened) == [] and not opened.buttons["run"].disabled
+
+
+def test_every_wrong_field_is_marked_and_named_beside_the_button(opened):
+    wrong = {"given": "/nowhere/a.log", "python": "/nowhere/python", "gpus": "seven", "budget_s": 0}
+    for field, value in wrong.items():
+        opened.fields[field].value = value
+    opened.read(opened.asked)
+    assert refused(opened) == [name for name in opened.rows if name in wrong]
+    assert all(opened.fields[name].description.rstrip("?") in opened.texts["status"].value for name in wrong)
+    opened.fields["gpus"].value = ""
+    assert refused(opened) == [name for name in opened.rows if name in wrong and name != "gpus"]
+
+
+def test_a_wrong_budget_is_no_price(opened):
+    opened.fields["budget_s"].value = 0
+    assert "About 0 s" not in opened.texts["price"].value and f"About {opened._seconds(opened._ticked())} s" in opened.texts["price"].value
+
+
+def test_the_input_is_no_step_of_the_count():
+    run = RunProcess.__new__(RunProcess)
+    run.lines, run.process = (), argparse.Namespace(stderr=io.StringIO("[1/3] 00-start  ok  1.0 s\n[2/3] 03-fewer-gpus  ok  2.0 s\n"))
+    run._read()
+    assert (run.done, run.total) == (1, 2)
+
+
+def test_what_is_open_stands_above_what_is_folded(opened, tmp_path):
+    """Other likely causes before warnings, and both before what to collect on the next run."""
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\nexport NCCL_SOCKET_IFNAME=lo\nexport NCCL_DEBUG=LOUD\nexport MASTER_ADDR=localhost\n"
+                                         "srun torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint $MASTER_ADDR:29500 train.py\n")
+    typed(opened, str(tmp_path / "job.sbatch"))
+    shown = card(opened.case(None))
+    also, warning = shown.index("<summary>Also likely: MASTER_ADDR"), shown.index("LOUD")
+    assert also < warning and "<details open" in shown[also - 60:also]
+    closed = [m.start() for m in re.finditer("<details style", shown)]
+    assert all(place > warning for place in closed)
 
 
 def test_a_long_setting_is_read_at_once(opened):

@@ -34,7 +34,7 @@ def duration_s(option: str, text: str) -> float:
     match = re.fullmatch(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?", text.strip())
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     if not (total := hours * 3600 + minutes * 60 + seconds):
-        raise UsageError(f"{option} {text!r} is not a duration: write 90s, 5m or 1h30m")
+        raise UsageError(f"{option} {text!r} is not a duration from 1s to 99999h: write 90s, 5m or 1h30m")
     return float(total)
 
 

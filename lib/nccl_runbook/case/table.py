@@ -62,7 +62,7 @@ def text(case: Case, diff: str = "") -> str:
         ]
         verify = known.verify if known and fix else ""
         lines += [
-            *map(_seen, fresh[:SHOWN]),
+            *map(evidence_line, fresh[:SHOWN]),
             *[f"   against: {cut(e.text, TEXT_CHARACTERS)}" for e in first.against[:SHOWN]],
             *(
                 [f"   {'If so: ' if first.status == 'possible' else ''}{known.says}"]
@@ -172,13 +172,13 @@ def _weaker(cause: Cause, first: Cause | Finding | None, sentence: str) -> Itera
         for line in remedy(r)
     )
     if not first and cause.id in causes():
-        yield from (_seen(e) for e in cause.evidence[:1] if quoted(e.text).strip('"') not in sentence)
-        decoded = [_seen(e) for e in cause.evidence if e.source.endswith("decoded")]
+        yield from (evidence_line(e) for e in cause.evidence[:1] if quoted(e.text).strip('"') not in sentence)
+        decoded = [evidence_line(e) for e in cause.evidence if e.source.endswith("decoded")]
         yield from decoded or [f"   If so: {causes()[cause.id].says}"]
         yield from (line for r in cause.remedy[1:2] for line in remedy(r))
 
 
-def _seen(evidence: Evidence) -> str:
+def evidence_line(evidence: Evidence) -> str:
     """What was seen, with its place (unless that is a fact of a record); or what such lines show together."""
     place = evidence.source.removeprefix(f"{LOGS}: ")
     shown = bool(place) and not re.search(r"\[\d+\]\.\w", place)

@@ -160,15 +160,22 @@ def _end(
     findings = worst_first(comparison.judge(compared, libraries))
     verdict, tables = verdict_of(findings), tables_of(compared)
     code = 128 + received if received else exit_code(verdict, fail_on)
+    carries = [f.title for f in findings[1:2] if f.id == "effect-named"]
     lines = [
         line
         for f in findings
         for line in (
             f"{f.severity.value:7} {f.title}",
             *(f"        {' '.join(e.text.split())}" for e in f.evidence[:4] if e.text not in f.title),
-            *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines)),
+            *(
+                f"        {x}"
+                for r in f.remedy
+                if r not in findings[0].remedy or f is findings[0]
+                for x in (r.text, *r.lines)
+            ),
         )
     ]
+    lines[0] = f"{verdict.capitalize()}: {findings[0].title}"
     text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
     answer.end(
         _document(compared, findings, verdict, code) if json else text,
@@ -176,7 +183,7 @@ def _end(
         html,
         lambda: answer.page_of(
             "ab",
-            f"{verdict.capitalize()}: {findings[0].title}",
+            ". ".join([f"{verdict.capitalize()}: {findings[0].title}", *carries]),
             findings,
             tables,
             code,

@@ -145,7 +145,7 @@ def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
     if not os.path.exists(name):
         return (
-            f"{path} is a link to {os.readlink(name)}, which does not exist"
+            f"{path} is a link to {os.readlink(name)}, which leads to no file"
             if os.path.islink(name)
             else f"{ABSENT}{' that matches' if '*' in path else ''} {path}"
         )

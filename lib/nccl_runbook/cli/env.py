@@ -13,7 +13,7 @@ import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap, counted, gaps_in
-from nccl_runbook.core.findings import Finding, exit_code, finding_row, verdict_of, worst_first
+from nccl_runbook.core.findings import Finding, Severity, exit_code, finding_row, verdict_of, worst_first
 from nccl_runbook.environment import judge as environment, read as probe, read_file as environment_file
 from nccl_runbook.environment.change import diff_of, variable_of
 from nccl_runbook.environment.facts import Environment
@@ -69,16 +69,23 @@ def env(
     findings = worst_first(environment.judge(looked_at))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
+    # a note is no headline of a healthy job
+    findings.sort(key=lambda f: verdict == "healthy" and f.severity is not Severity.OK)
+    many = sum(f.severity in (Severity.BROKEN, Severity.WARN) for f in findings)
+    of_all = f" (1 of {many} faults and warnings)" if many > 1 else ""
+    sentence = f"{verdict.capitalize()}: {findings[0].title}{of_all}"
     diff = diff_of(findings[0] if verdict in ("broken", "degraded") else None, [str(file)] if file else [])
     answer.end(
         _as_json(looked_at, findings, verdict, code, diff)
         if json
-        else _as_text(looked_at, findings, verdict, code, diff),
+        else "\n".join(
+            [sentence, "", *_lines(looked_at, findings, diff), f"verdict: {verdict} (exit code {code})"]
+        ),
         code,
         html,
         lambda: answer.page_of(
             "env",
-            f"{verdict.capitalize()}: {findings[0].title}",
+            sentence,
             findings,
             tables(looked_at),
             code,
@@ -123,12 +130,13 @@ def _as_json(
     }
 
 
-def _as_text(environment: Environment, findings: list[Finding], verdict: str, code: int, diff: str) -> str:
+def _lines(environment: Environment, findings: list[Finding], diff: str) -> list[str]:
+    """What follows the first sentence: its evidence and fix, the other findings, and what was read."""
     lines = [
         line
         for f in findings
         for line in (
-            f"{f.severity.value:7} {f.title}",
+            *([f"{f.severity.value:7} {f.title}"] if f is not findings[0] else []),
             *(f"        {' '.join(e.text.split())}" for e in f.evidence[:3] if e.text not in f.title),
             *(
                 line
@@ -144,9 +152,5 @@ def _as_text(environment: Environment, findings: list[Finding], verdict: str, co
         for path, gap in gaps_in(part, name)
         if gap.reason != "not-run"
     ]
-    lines.append(
-        f"verdict: {verdict} (exit code {code}): "
-        f"{counted(sum(len(r.variables) for r in environment.roles), 'variable')} "
-        f"set in {', '.join(r.name for r in environment.roles)}"
-    )
-    return "\n".join(lines)
+    variables = counted(sum(len(r.variables) for r in environment.roles), "variable")
+    return [*lines, f"looked at: {variables} set in {', '.join(r.name for r in environment.roles)}"]

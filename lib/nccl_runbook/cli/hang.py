@@ -77,12 +77,10 @@ def text(
     facts: Hang, judged: judge_silence.HangVerdict, sentence: str, first: Finding, tables: list[Table]
 ) -> str:
     """The answer for a terminal, the leading sentence first."""
-    from nccl_runbook.case.table import remedy
+    from nccl_runbook.case.table import evidence_line, remedy
 
     lines = [sentence, ""]
-    lines += [
-        f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in judged.evidence[:8]
-    ]
+    lines += map(evidence_line, judged.evidence[:8])
     lines += [line for r in first.remedy for line in remedy(r)]
     lines += [f"next: {e.text.removeprefix('decides: ')}" for e in first.evidence if e.source == "next"]
     used = [f for f in facts.files if not f.problem]  # the others stand below
@@ -95,5 +93,6 @@ def text(
         + (f" and {counted(len(names) - SHOWN, 'more file')}" if len(names) > SHOWN else "")
         + f": {why}"
         for why, names in grouped((f.problem, f.name) for f in facts.files if f.problem).items()
+        if why not in sentence
     ]
     return "\n".join(lines)

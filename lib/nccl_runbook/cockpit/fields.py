@@ -107,21 +107,21 @@ def laid_out(
     )
 
 
-def refusal(asked: Mapping[str, Any], unreadable: str) -> tuple[str, str]:
-    """The first field that cannot be used as it is, and why; ("", "") for none. ``unreadable``: why what was
-    given cannot be read."""
+def refusals(asked: Mapping[str, Any], unreadable: str) -> dict[str, str]:
+    """Each field that cannot be used as it is -> why. ``unreadable``: why what was given cannot be read."""
+    refused = {"given": unreadable} if unreadable else {}
     if not 10 <= asked["budget_s"].value <= 86400:
-        return "budget_s", "give 10 to 86400 seconds"
+        refused["budget_s"] = "give 10 to 86400 seconds"
     if not all(re.match(r"[A-Za-z_]\w*=", word) for word in asked["setting"].value.split()):
-        return "setting", "write NAME=VALUE, such as NCCL_P2P_DISABLE=1"
+        refused["setting"] = "write NAME=VALUE, such as NCCL_P2P_DISABLE=1"
     try:
         check_present(asked["gpus"].value, asked["python"].value)
     except ValueError as error:
-        return "gpus", str(error).removeprefix("gpus: ")
+        refused["gpus"] = str(error).removeprefix("gpus: ")
     try:
         command = shlex.split(asked["python"].value)
+        if command and shutil.which(os.path.expanduser(command[0])) is None:
+            refused["python"] = f"there is no program {command[0]}"
     except ValueError:
-        return "python", "a quote is not closed"
-    if command and shutil.which(os.path.expanduser(command[0])) is None:
-        return "python", f"there is no program {command[0]}"
-    return ("given", unreadable) if unreadable else ("", "")
+        refused["python"] = "a quote is not closed"
+    return refused

@@ -21,7 +21,7 @@ from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.case.table import card
 from nccl_runbook.cockpit import arguments, command_line, notebooks_here
-from nccl_runbook.cockpit.fields import LOOK, OPTIONS, buttons, fields, laid_out, refusal
+from nccl_runbook.cockpit.fields import LOOK, OPTIONS, buttons, fields, laid_out, refusals
 from nccl_runbook.cockpit.given import items, read
 from nccl_runbook.cockpit.grid import Grid
 from nccl_runbook.cockpit.looks import Looks, has_ended
@@ -205,7 +205,7 @@ class Cockpit:
     def draw(self) -> None:
         """Show everything that depends on the fields, the answer and the run."""
         with _lock:
-            field, refused = refusal(self.fields, self.wrong)
+            refused = refusals(self.fields, self.wrong)
             if not refused:
                 self.gpus = sum(
                     last - first + 1 for first, last in gpu_ranges(self.fields["gpus"].value)
@@ -237,7 +237,7 @@ class Cockpit:
             asks = answer and any("--gpus" in f.title for s in answer.document.steps for f in s.findings)
             self.rows["node_gpus"].layout.display = "" if asks or self.asked[2] else "none"
             state = {
-                "refused": refused,
+                "refused": [self.fields[name].description.rstrip("?") for name in refused],
                 "first": first,
                 "is_read": self.answered == self.asked,
                 "names_pids": "pid:" in self.asked[1],
@@ -249,15 +249,14 @@ class Cockpit:
                 "seconds": seconds,
                 "budget": self.fields["budget_s"].value,
                 "gpus": self.gpus,
-                "run": run or _latest,
-                "other": run is not _latest,
+                "run": run,
                 # the steps ticked now differ from those that run, for another input or again
                 "expected": seconds if run and run is tested else 0,
             }
             cells = macros("cells.html.j2")
             for name, row in self.rows.items():
-                why = f"{self.fields[name].description.rstrip('?')}: {refused}"
-                row.children[1].value = str(cells.form_refused(why if refused and name == field else ""))
+                why = f"{self.fields[name].description.rstrip('?')}: {refused.get(name)}"
+                row.children[1].value = str(cells.form_refused(why if name in refused else ""))
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))
             html = card(answer, tested, os.path.relpath(tested.page) if tested and tested.page else "")

@@ -95,8 +95,8 @@ class RunProcess:
 
     @property
     def page(self) -> Path | None:
-        """index.html of the run; None before its verdict."""
-        path = self.folder / "index.html" if self.document else None
+        """index.html of the run; None before its verdict, or if it was cancelled before a step ended."""
+        path = self.folder / "index.html" if self.document and (self.tested or not self.interrupted) else None
         return path if path and path.exists() else None
 
     @property
@@ -111,6 +111,17 @@ class RunProcess:
         path = self.folder / "verdict.json" if self.folder else None
         steps = json.loads(path.read_bytes())["steps"] if path and path.exists() else []
         return next((s["notebook"] for s in steps if s["reason"] == AT_WORK), "")
+
+    @property
+    def tested(self) -> str:
+        """The steps that ended, or what was compared; empty if nothing was."""
+        if self.compared is not None:
+            return self.command[2]
+        if self.document is None:
+            return ""
+        left_out = {START_STEP, *self.document.run.not_run}
+        steps = [s for s in self.document.steps if s.record and s.notebook not in left_out]
+        return ", ".join(s.notebook for s in steps if s.status != "skipped")
 
     @property
     def interrupted(self) -> bool:
@@ -128,7 +139,7 @@ class RunProcess:
     def _read(self) -> None:
         for line in self.process.stderr:
             if match := re.match(r"\[(\d+)/(\d+)\] (\S+)", line):
-                self.done, self.total = int(match[1]), int(match[2])
+                self.done, self.total = int(match[1]) - 1, int(match[2]) - 1  # 00-start tests nothing
             self.lines = (*self.lines[1 - LINES_KEPT :], line.rstrip("\n")[:LINE_CHARACTERS])
 
     def _watch(self) -> None:
@@ -151,19 +162,16 @@ class RunProcess:
         self.on_change(self)
 
     def sentence(self) -> str:
-        """One sentence about its state."""
+        """One sentence about its state; empty if it was cancelled and tested nothing."""
         if self.at_work:
             return "Stopping the run" if self.cancelled_at else "At work"
-        if self.document is not None:
-            left_out = {START_STEP, *self.document.run.not_run}
-            steps = [s for s in self.document.steps if s.record and s.notebook not in left_out]
-            names = ", ".join(s.notebook for s in steps if s.status != "skipped") or "no step"
-            return f"Cancelled. Kept: {names}." if self.interrupted else f"{names}, {self.wall_s:.0f} s."
         if self.compared is not None:
-            return f"{self.command[2]}: {self.compared['findings'][0]['text']} ({self.compared['what']})"
+            return f"{self.tested}: {self.compared['findings'][0]['text']} ({self.compared['what']})"
+        if self.interrupted:
+            return f"{self.tested}; then the run was cancelled." if self.tested else ""
+        if self.document is not None:
+            return f"{self.tested or 'No test was run'}, {self.wall_s:.0f} s."
         last = next((line for line in reversed(self.lines) if line.strip()), "").removeprefix(PROGRAM)
         if self.exit_code == WRONG_USAGE:
             return f"Not started: {last}."
-        if self.interrupted:
-            return "Interrupted before the run could write its first page"
         return f"The run ended without a verdict (exit code {self.exit_code})" + (f": {last}" if last else "")

@@ -143,7 +143,11 @@ def _settled(c: Comparison) -> list[Finding]:
                 f"{'were done' if c.stopped else 'fitted into the budget'}: too few to compare",
             )
         ]
-    return [*_walked(c, worst_first(findings)[0].severity), *findings]
+    walked = _walked(c, worst_first(findings)[0].severity)
+    fix = next((f.remedy for f in findings if f.remedy), ())
+    if fix == (_use("A"),):  # the settings that carry the difference, if they are known
+        fix = next((f.remedy for f in walked if f.remedy), fix)
+    return [dataclasses.replace(f, remedy=fix if f.remedy else ()) for f in [*findings, *walked]]
 
 
 def _inconclusive(c: Comparison) -> Finding:

@@ -62,6 +62,6 @@ def differences_table(c: Comparison) -> Table:
     ]
     return Table(
         "Differences between A and B",
-        ["setting", "A", "B", ""],
-        sorted(rows, key=lambda r: r[0] not in named) or [["nothing", "", "", ""]],
+        ["setting", "A", "B", "effect"],
+        sorted(rows, key=lambda r: r[0] not in named),
     )

@@ -19,11 +19,10 @@ def variables_table(env: Environment) -> Table:
         | {n for r in roles for lines in r.conf.values() for n in lines}
     )
     rows = [[name, *(Cell(_value(r, name)) for r in roles), *_about(name, roles)] for name in names]
-    columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
     return Table(
         "",
-        columns,
-        rows or [["none", *["" for _ in columns[1:]]]],
+        ["variable", *(r.name for r in roles), "read by", "what it does"],
+        rows,
         (f"Not looked at: {counted(others, 'further variable')}. " if others > 0 else "")
         + "A plugin may read names that are not in our table.",
     )

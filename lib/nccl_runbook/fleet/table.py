@@ -85,8 +85,9 @@ def nodes_table(fleet: Fleet) -> Table:
             "changed",
             "failed nights",
         ],
-        rows or [["none", "", "", "", "", ""]],
-        f"Night of {fleet.night.name or 'an unknown date'}. {counted(others, 'other node')} "
+        rows,
+        f"Night of {fleet.night.name or 'an unknown date'}. "
+        f"{counted(others, 'other node' if rows else 'node')} "
         f"{'does' if others == 1 else 'do'} not deviate{_outcomes(fleet, rows)}. "
         "Each is compared with most nodes, and with its own last night.",
     )

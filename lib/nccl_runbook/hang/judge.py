@@ -96,9 +96,10 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         key=lambda w: lead.says.index(graphs.called(hang, w)),
         default=lead,
     )
-    uneven, undated = judge_odd.uneven(hang, lead.rank), _undated(hang, lead, waits)
+    uneven = judge_odd.uneven(hang, lead.rank)
     # a wrong call is wrong at any time
-    behind = undated and not any(g.differences for g in hang.groups if g.name == lead.group)
+    is_wrong_call = any(g.differences for g in hang.groups if g.name == lead.group)
+    undated = [] if is_wrong_call else _undated(hang, lead, waits)
     there = len({w.rank for w in waits if graphs.called(hang, w) == collective}) or len(victims)
     who = [
         *(f"rank {a.rank} {a.says}" for a in accused[:3]),
@@ -123,7 +124,7 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         frame=lead.frame,
         cause=_cause(hang, lead),
         status="possible"
-        if behind or lead.doubtful
+        if undated or lead.doubtful
         else "established"
         if lead.kind in ("mismatch", "stopped", "order")
         else "likely",

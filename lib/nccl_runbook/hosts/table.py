@@ -22,7 +22,7 @@ def differences_table(asked_hosts: Hosts, differing: list[Difference]) -> Table:
     return Table(
         "Facts that differ",
         ["odd hosts", "fact", "there", "most hosts"],
-        rows or [["none", "", "", ""]],
+        rows,
         f"{len(asked_hosts.answered)} of {len(asked_hosts.hosts)} hosts answered. "
         "Facts that are the same on every host are left out.",
     )
@@ -80,7 +80,11 @@ def worlds_table(worlds: list) -> Table:
 
 
 def tables(hosts: Hosts, differing: list[Difference]) -> list[Table]:
-    """Differences, paths and worlds; also missing hosts and files, if there are any."""
-    made = [differences_table(hosts, differing), paths_table(hosts.paths), worlds_table(hosts.worlds)]
-    missing = missing_table(hosts)
-    return [*made, *([missing] if missing.rows else [])]
+    """Differences, paths, worlds, and missing hosts and files; without the tables that have no rows."""
+    made = [
+        differences_table(hosts, differing),
+        paths_table(hosts.paths),
+        worlds_table(hosts.worlds),
+        missing_table(hosts),
+    ]
+    return [table for table in made if table.rows]

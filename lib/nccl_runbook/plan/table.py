@@ -39,7 +39,7 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
     return Table(
         "Which rank uses which GPU",
         columns,
-        rows or [["none", *["" for _ in columns[1:]]]],
+        rows,
         "Ranks are numbered within their group. Two ranks of one group on one GPU: "
         "NCCL refuses to connect them.",
         drawn="grid",

@@ -54,7 +54,8 @@ class Table:
     """``caption``, column headings, and rows of text or Cell (kept as Cell); the first column heads its row.
 
     ``note`` stands below, ``curve`` (the same figures as a picture) above. ``drawn``: macro of
-    pictures.svg.j2 that draws the table itself, without a curve.
+    pictures.svg.j2 that draws the table itself, without a curve. Without rows it is one line; pages
+    leave it out.
     """
 
     caption: str
@@ -84,7 +85,7 @@ class Table:
     @property
     def picture(self) -> str:
         """The picture as SVG; empty without one."""
-        if self.drawn:
+        if self.drawn and self.rows:
             return str(getattr(macros("pictures.svg.j2"), self.drawn)(self)).strip()
         return self.curve.svg() if self.curve else ""
 
@@ -93,6 +94,8 @@ class Table:
         return str(macros("cells.html.j2").table(self, base64.b64encode(self.picture.encode()).decode()))
 
     def __repr__(self) -> str:
+        if not self.rows:
+            return f"{self.caption}: none. {self.note}".strip()
         filled, texts = self.filled, [self.columns, *([c.text for c in row] for row in self.rows)]
         rows = [[row[at] for at in filled if at < len(row)] for row in texts]
         return "\n".join([self.caption, *grid(rows), *([self.note] if self.note else [])])

@@ -31,8 +31,8 @@ def text(hosts: Hosts, different: list[Difference], findings: list[Finding], ver
     return "\n\n".join(
         [
             *map(finding_text, findings),
-            *(repr(table) for table in tables(hosts, different) if table.rows),
-            *[f"next: run without the failing hosts (sbatch, srun: {option})"] * bool(option),
+            *map(repr, tables(hosts, different)),
+            *([f"next: run without the failing hosts (sbatch, srun: {option})"] if option else []),
             *filter(None, [ticket(hosts, findings, failing)]),
             f"verdict: {verdict} (exit code {code})",
         ]
