@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import report_samples as samples
 from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.report.page import render_index
 from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict import verdict_document
@@ -123,3 +124,49 @@ def test_the_words_of_a_grid_stay_within_their_boxes(browser, tmp_path: Path, gp
     page.close()
     assert len(distances) >= 4 * gpus or gpus > 14 and not distances
     assert min(distances, default=1) > 0, "pixels between a word and the edge of its box"
+
+
+# lines that a word from the page occupies: an option on two lines is cut at one of its dashes
+CUT_OPTIONS = r"""() => {
+    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), cut = [];
+    while (walk.nextNode()) for (const found of walk.currentNode.data.matchAll(/(?<![\w-])--?[a-z][\w-]*/g)) {
+        const range = document.createRange();
+        range.setStart(walk.currentNode, found.index);
+        range.setEnd(walk.currentNode, found.index + found[0].length);
+        if (new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1) cut.push(found[0]);
+    }
+    return cut;
+}"""
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_no_option_breaks_at_its_dashes(browser, tmp_path: Path, media: str) -> None:
+    """In the banner, in titles, evidence, remedies, cells and the footer, at widths of a phone and of paper."""
+    words = "more ranks (--nproc-per-node 8) than --num_gpus=4, with (-pg-x) or --dist-timeout-s as on rank-local-0; "
+    lead = Finding("r", Severity.BROKEN, words * 3, (Evidence(words * 4, f"x.sh --nproc-per-node {words}"),), (Remedy("you", words * 4),), "wrong-launch", "likely")
+    found = [samples.record("01-env", [lead, Finding("s", Severity.NOTE, f"also {words * 3}")])]
+    found[0].tables.append(to_json(Table(words, [words, "b"], [[words, words * 3]], words)))
+    path = tmp_path / "index.html"
+    path.write_text(render_index(verdict_document(samples.run_info(planned=["01-env"]), found), found))
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.emulate_media(media=media)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    for width in range(380, 420, 3) if media == "screen" else range(680, 720, 3):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate(CUT_OPTIONS) == [], f"at {width} px"
+    page.close()
+
+
+def test_what_heads_something_is_never_the_last_line_of_a_sheet(browser, file):
+    """A heading, the name of a table or picture, a summary, and a sentence that a block to copy follows."""
+    page = browser.new_page()
+    page.goto(file)
+    page.emulate_media(media="print")
+    heads = page.evaluate("""() => [...document.querySelectorAll('h2, h3, h4, summary, caption, thead, .label, p')]
+        .filter(e => e.localName != 'p' || e.classList.contains('label') || e.nextElementSibling?.localName == 'pre')
+        .map(e => [e.localName + '.' + e.className, getComputedStyle(e).breakAfter])""")
+    assert {name for name, _ in heads} >= {"h2.", "caption.", "p."} and {after for _, after in heads} == {"avoid"}
+    whole = page.evaluate("[...document.querySelectorAll('svg, footer p, pre, tr')].map(e => getComputedStyle(e).breakInside)")
+    assert set(whole) == {"avoid"}
+    page.close()
