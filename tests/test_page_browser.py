@@ -7,9 +7,12 @@ import pytest
 import report_samples as samples
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.facts import Logs, RankLog, Timeout
 from nccl_runbook.report.page import render_index
 from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict import verdict_document
+from nccl_runbook.triage.table import ranks_table
 
 pytestmark = pytest.mark.browser
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -169,4 +172,25 @@ def test_what_heads_something_is_never_the_last_line_of_a_sheet(browser, file):
     assert {name for name, _ in heads} >= {"h2.", "caption.", "p."} and {after for _, after in heads} == {"avoid"}
     whole = page.evaluate("[...document.querySelectorAll('svg, footer p, pre, tr')].map(e => getComputedStyle(e).breakInside)")
     assert set(whole) == {"avoid"}
+    page.close()
+
+
+def test_a_phone_shows_the_numbers_of_two_set_ups_and_the_first_error_without_scrolling(browser, tmp_path: Path) -> None:
+    """Both lay at the right of a box that scrolls, so that a phone showed names alone."""
+    head = ["set-up", "figure", "runs", "median", "least", "most"]
+    sides = Table("A against B", head, [["A: .", "s", "3", "1.006", "1", "1.1"], ["B: NCCL_P2P_DISABLE=1 and more", "s", "3", "1.315", "1", "1.4"]], drawn="spread")
+    work = Timeout(LogLine("a.log", 8, "", 0), "ALLREDUCE", 2201, None, 600_000, 600_004, "0")
+    ranks = ranks_table(Logs([], "", {}, [RankLog(n, ["gpu-b1"], [], timeouts=[work], nccl="2.21.5", enqueued={"0": 9}, completed={"0": 8},
+                                            first_error=LogLine("a.log", 9, "RuntimeError: shape", n)) for n in range(2)]))
+    run, found = samples.healthy()
+    found[0].tables[:] = [to_json(sides), to_json(ranks)]
+    path = tmp_path / "index.html"
+    path.write_text(render_index(verdict_document(run, found), found))
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(path.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    for words in ("1.006", "1.315", "first error"):
+        edge = page.evaluate("""words => { const e = [...document.querySelectorAll('svg text, thead th')].find(e => e.textContent == words);
+            return [e.getBoundingClientRect().right, e.closest('.scroll').getBoundingClientRect().right]; }""", words)
+        assert 0 < edge[0] <= edge[1], words
     page.close()
