@@ -503,3 +503,35 @@ def test_one_step_that_only_repeats_the_banner_says_so_once():
     found = [dataclasses.replace(first, tables=[], facts={}, commands=[], parameters={}), other]
     html = render_index(verdict_document(samples.run_info(planned=["06-timeouts", "07-logs"]), found), found)
     assert "rank 3 never came" not in Page(html.partition('id="steps"')[2]).text
+
+
+def section(page: str, name: str) -> str:
+    """The words of a section of a page; empty if it has none of this name."""
+    return Page(page.partition(f'id="{name}"')[2].partition("</section>")[0]).text
+
+
+@pytest.mark.parametrize("is_asked_next", [False, True])
+@pytest.mark.parametrize("lines", [("nccl-runbook hang nccl-evidence",), ("py-spy dump --pid PID",)])
+@pytest.mark.parametrize("status", ["likely", "possible"])
+def test_what_would_decide_a_cause_is_no_evidence_and_is_asked_once(lines: tuple[str, ...], status: str, is_asked_next: bool) -> None:
+    why = "the first collective that differs"
+    check = (Remedy("you", f"Check first: {why}.", lines),) if status == "possible" else ()
+    proof = (Evidence("rank 2 waited", "a.log line 1"), Evidence(f"decides: {why} ({lines[0]})", "hang"))
+    cause = Finding("log-points-to-cause", Severity.UNKNOWN if check else Severity.BROKEN, "calls differ", proof, (*check, Remedy("you", "call it on every rank")), "collective-on-some-ranks-only", status)
+    found = [samples.record("triage", [cause])]
+    test = case.Test(f"nccl-runbook look   # while it hangs\n{lines[0]}", "where each rank is") if is_asked_next else None
+    page = render_index(verdict_document(samples.run_info(planned=["triage"]), found), found, test=test)
+    assert "rank 2 waited" in section(page, "evidence") and why not in section(page, "evidence")
+    assert Page(page).text.count(lines[0]) == 1, "in what comes next, or in the card"
+    assert not re.search("decides: |Check: ", Page(page).text)
+
+
+@pytest.mark.parametrize("severity", ["ok", "note", "unknown"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_page_without_a_fix_says_what_to_do_next(severity: str, steps: int) -> None:
+    """An unknown log, a plan that fits, variables that are right: the page ended with what was seen."""
+    names = [f"0{n}-step" for n in range(steps)]
+    found = [samples.record(name, [] if severity == "ok" else [Finding("f", Severity(severity), "4 lines read")]) for name in names]
+    document = verdict_document(samples.run_info(planned=names), found)
+    words = section(render_index(document, found), "fix")
+    assert "nccl-runbook diagnose --html" in words and ("needs a change" in words) == (document.verdict == "healthy")
