@@ -21,10 +21,10 @@ from nccl_runbook.case.table import Answer
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Command, Judged, Record
+from nccl_runbook.report.markup import framed
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, render_index
-from nccl_runbook.report.markup import framed
-from nccl_runbook.report.pictures import TEMPLATES, Lanes, environment
+from nccl_runbook.report.pictures import TEMPLATES, Lanes
 from nccl_runbook.report.tables import Cell, StepView, Table, _by_hand, not_looked_at_table, steps_table
 from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo

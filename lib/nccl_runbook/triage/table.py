@@ -79,7 +79,7 @@ def _short(line: LogLine | None) -> str:
 
 
 def order_table(logs: Logs) -> Table:
-    """Important lines of each rank by time, on one clock; before them the errors of ranks without any time."""
+    """Important lines of each rank by time, on one clock; errors of ranks without any time come first."""
     events = [
         (line, Cell(what, tone), ran_ms / 1000)
         for r in logs.ranks
