@@ -71,7 +71,7 @@ def test_two_set_ups_are_drawn_on_one_scale():
     head = ["set-up", "figure", "runs", "median", "least", "most"]
     table = Table("A against B", head, [["A: old", "s", "3", "2", "1", "4"], ["B: new", "s", "3", "1", "1", "1"], ["A: run 2", "", "hung", "", "", ""]], drawn="spread")
     dots = [float(e.get("cx")) for e in ElementTree.fromstring(table.picture).iter() if e.tag.endswith("circle")]
-    assert dots == [390.0, 290.0], "half and a quarter of the most, between 190 and 590"
+    assert dots == [167.0, 85.5], "half and a quarter of the most, between 4 and 330"
 
 
 @settings(max_examples=80)

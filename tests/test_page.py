@@ -21,9 +21,10 @@ from nccl_runbook.case.table import Answer
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Command, Judged, Record
+from nccl_runbook.report.markup import framed
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, render_index
-from nccl_runbook.report.pictures import TEMPLATES, Lanes, environment, macros
+from nccl_runbook.report.pictures import TEMPLATES, Lanes, macros
 from nccl_runbook.report.tables import Cell, StepView, Table, _by_hand, not_looked_at_table, steps_table
 from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo
@@ -470,8 +471,8 @@ def test_a_trial_without_a_gpu_was_on_the_cpu():
 
 def test_options_of_a_line_to_copy_do_not_break_at_their_dashes():
     line = "nccl-runbook soak --for 3s -x '<b>--no-option</b>' a-b --out=c/d-e"
-    shown = environment().from_string("{{ line | options }}").render(line=line)
-    assert re.findall(r'<span class="option">([^<]*)</span>', shown) == ["--for", "-x", "--out"] and "<b>" not in shown
+    shown = framed(f"<pre>{html.escape(line)}</pre>", "healthy", "", "", "").partition("<pre>")[2].partition("</pre>")[0]
+    assert re.findall(r'<span class="option">([^<]*)</span>', shown) == ["--for", "-x", "--no-option", "--out"] and "<b>" not in shown
     assert html.unescape(re.sub(r"</?span[^>]*>", "", shown)) == line, "it is copied as it was"
 
 
@@ -512,3 +513,35 @@ def test_a_table_without_rows_is_one_line_in_a_terminal_and_a_notebook_and_not_o
     found = [samples.record("06-timeouts", [samples.shared_gpu()], tables=[to_json(empty)])]
     html = render_index(verdict_document(samples.run_info(planned=["06-timeouts"]), found), found)
     assert "Nodes that deviate" not in html
+
+
+def section(page: str, name: str) -> str:
+    """The words of a section of a page; empty if it has none of this name."""
+    return Page(page.partition(f'id="{name}"')[2].partition("</section>")[0]).text
+
+
+@pytest.mark.parametrize("is_asked_next", [False, True])
+@pytest.mark.parametrize("lines", [("nccl-runbook hang nccl-evidence",), ("py-spy dump --pid PID",)])
+@pytest.mark.parametrize("status", ["likely", "possible"])
+def test_what_would_decide_a_cause_is_no_evidence_and_is_asked_once(lines: tuple[str, ...], status: str, is_asked_next: bool) -> None:
+    why = "the first collective that differs"
+    check = (Remedy("you", f"Check first: {why}.", lines),) if status == "possible" else ()
+    proof = (Evidence("rank 2 waited", "a.log line 1"), Evidence(f"decides: {why} ({lines[0]})", "hang"))
+    cause = Finding("log-points-to-cause", Severity.UNKNOWN if check else Severity.BROKEN, "calls differ", proof, (*check, Remedy("you", "call it on every rank")), "collective-on-some-ranks-only", status)
+    found = [samples.record("triage", [cause])]
+    test = case.Test(f"nccl-runbook look   # while it hangs\n{lines[0]}", "where each rank is") if is_asked_next else None
+    page = render_index(verdict_document(samples.run_info(planned=["triage"]), found), found, test=test)
+    assert "rank 2 waited" in section(page, "evidence") and why not in section(page, "evidence")
+    assert Page(page).text.count(lines[0]) == 1, "in what comes next, or in the card"
+    assert not re.search("decides: |Check: ", Page(page).text)
+
+
+@pytest.mark.parametrize("severity", ["ok", "note", "unknown"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_page_without_a_fix_says_what_to_do_next(severity: str, steps: int) -> None:
+    """An unknown log, a plan that fits, variables that are right: the page ended with what was seen."""
+    names = [f"0{n}-step" for n in range(steps)]
+    found = [samples.record(name, [] if severity == "ok" else [Finding("f", Severity(severity), "4 lines read")]) for name in names]
+    document = verdict_document(samples.run_info(planned=names), found)
+    words = section(render_index(document, found), "fix")
+    assert "nccl-runbook diagnose --html" in words and ("needs a change" in words) == (document.verdict == "healthy")

@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 import report_samples as samples
 from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.facts import Logs, RankLog, Timeout
 from nccl_runbook.report.page import render_index
 from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict import verdict_document
+from nccl_runbook.triage.table import ranks_table
 
 pytestmark = pytest.mark.browser
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -123,3 +127,70 @@ def test_the_words_of_a_grid_stay_within_their_boxes(browser, tmp_path: Path, gp
     page.close()
     assert len(distances) >= 4 * gpus or gpus > 14 and not distances
     assert min(distances, default=1) > 0, "pixels between a word and the edge of its box"
+
+
+# lines that a word from the page occupies: an option on two lines is cut at one of its dashes
+CUT_OPTIONS = r"""() => {
+    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), cut = [];
+    while (walk.nextNode()) for (const found of walk.currentNode.data.matchAll(/(?<![\w-])--?[a-z][\w-]*/g)) {
+        const range = document.createRange();
+        range.setStart(walk.currentNode, found.index);
+        range.setEnd(walk.currentNode, found.index + found[0].length);
+        if (new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1) cut.push(found[0]);
+    }
+    return cut;
+}"""
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_no_option_breaks_at_its_dashes(browser, tmp_path: Path, media: str) -> None:
+    """In the banner, in titles, evidence, remedies, cells and the footer, at widths of a phone and of paper."""
+    words = "more ranks (--nproc-per-node 8) than --num_gpus=4, with (-pg-x) or --dist-timeout-s as on rank-local-0; "
+    lead = Finding("r", Severity.BROKEN, words * 3, (Evidence(words * 4, f"x.sh --nproc-per-node {words}"),), (Remedy("you", words * 4),), "wrong-launch", "likely")
+    found = [samples.record("01-env", [lead, Finding("s", Severity.NOTE, f"also {words * 3}")])]
+    found[0].tables.append(to_json(Table(words, [words, "b"], [[words, words * 3]], words)))
+    path = tmp_path / "index.html"
+    path.write_text(render_index(verdict_document(samples.run_info(planned=["01-env"]), found), found))
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.emulate_media(media=media)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    for width in range(380, 420, 3) if media == "screen" else range(680, 720, 3):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate(CUT_OPTIONS) == [], f"at {width} px"
+    page.close()
+
+
+def test_what_heads_something_is_never_the_last_line_of_a_sheet(browser, file):
+    """A heading, the name of a table or picture, a summary, and a sentence that a block to copy follows."""
+    page = browser.new_page()
+    page.goto(file)
+    page.emulate_media(media="print")
+    heads = page.evaluate("""() => [...document.querySelectorAll('h2, h3, h4, summary, caption, thead, .label, p')]
+        .filter(e => e.localName != 'p' || e.classList.contains('label') || e.nextElementSibling?.localName == 'pre')
+        .map(e => [e.localName + '.' + e.className, getComputedStyle(e).breakAfter])""")
+    assert {name for name, _ in heads} >= {"h2.", "caption.", "p."} and {after for _, after in heads} == {"avoid"}
+    whole = page.evaluate("[...document.querySelectorAll('svg, footer p, pre, tr')].map(e => getComputedStyle(e).breakInside)")
+    assert set(whole) == {"avoid"}
+    page.close()
+
+
+def test_a_phone_shows_the_numbers_of_two_set_ups_and_the_first_error_without_scrolling(browser, tmp_path: Path) -> None:
+    """Both lay at the right of a box that scrolls, so that a phone showed names alone."""
+    head = ["set-up", "figure", "runs", "median", "least", "most"]
+    sides = Table("A against B", head, [["A: .", "s", "3", "1.006", "1", "1.1"], ["B: NCCL_P2P_DISABLE=1 and more", "s", "3", "1.315", "1", "1.4"]], drawn="spread")
+    work = Timeout(LogLine("a.log", 8, "", 0), "ALLREDUCE", 2201, None, 600_000, 600_004, "0")
+    ranks = ranks_table(Logs([], "", {}, [RankLog(n, ["gpu-b1"], [], timeouts=[work], nccl="2.21.5", enqueued={"0": 9}, completed={"0": 8},
+                                            first_error=LogLine("a.log", 9, "RuntimeError: shape", n)) for n in range(2)]))
+    run, found = samples.healthy()
+    found[0].tables[:] = [to_json(sides), to_json(ranks)]
+    path = tmp_path / "index.html"
+    path.write_text(render_index(verdict_document(run, found), found))
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(path.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    for words in ("1.006", "1.315", "first error"):
+        edge = page.evaluate("""words => { const e = [...document.querySelectorAll('svg text, thead th')].find(e => e.textContent == words);
+            return [e.getBoundingClientRect().right, e.closest('.scroll').getBoundingClientRect().right]; }""", words)
+        assert 0 < edge[0] <= edge[1], words
+    page.close()

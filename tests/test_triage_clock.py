@@ -75,3 +75,23 @@ def test_what_is_no_shared_event_moves_no_clock(text):
     for host in ("a", "b"):
         clocks.take(LogLine("x", 1, text, None, host, 3.0), text)
     assert clocks.offsets() == []
+
+
+def test_a_rank_without_any_time_is_in_the_picture_and_every_wait_has_its_start(tmp_path):
+    """A traceback has no time stamp: the rank that failed was the only one missing from the picture."""
+    for rank in range(4):
+        text = WATCHDOG.format(r=rank, s=9, o="ALLREDUCE", n=64, t=60000 + rank).replace("03:15.806190993", f"03:15.80619{rank * 37 % 10}993")
+        if rank == 2:
+            text = "[rank2]: Traceback (most recent call last):\n[rank2]:   File \"a.py\", line 9, in step\n[rank2]: ValueError: bad sample\n"
+        (tmp_path / f"rank{rank}.log").write_text(text)
+    table = order_table(reader.collect([str(tmp_path)]))
+    assert list(table.curve.lanes)[0] == "rank 2" and set(table.curve.lanes) == {f"rank {rank}" for rank in range(4)}
+    assert [len(marks) for marks in table.curve.lanes.values()] == [1, 2, 2, 2] and all(at >= 0 for marks in table.curve.lanes.values() for at, *_ in marks)
+    assert table.picture.count("<circle") == table.picture.count("<rect") == 3, "a start and an end of each wait"
+    assert (table.rows[0][1].text, table.rows[0][3].tone) == ("2", "broken") and "bad sample" in table.rows[0][4].text
+
+
+def test_a_rank_that_also_waited_keeps_the_end_of_its_wait(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.log").write_text(WATCHDOG.format(r=rank, s=9, o="ALLREDUCE", n=64, t=60000) + f"[rank{rank}]: RuntimeError: bad\n")
+    assert {what for marks in order_table(reader.collect([str(tmp_path)])).curve.lanes.values() for _, _, what in marks} == {"began to wait", "waited 600 s"}

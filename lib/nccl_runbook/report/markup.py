@@ -24,6 +24,7 @@ TONES = {
     "unknown": "rgba(139,92,246,.22)",
     "muted": "rgba(128,128,128,.14)",
 }
+_UNBROKEN = re.compile(r"<svg\b(?s:.*?)</svg>|<[^>]*>|(?<![\w-])(--?[^\W\d_][\w-]{0,40})")
 _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
 
 
@@ -86,6 +87,11 @@ def grid(rows: Sequence[Sequence[str]]) -> List[str]:
     return ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows]
 
 
+def _unbroken(html: str) -> str:
+    """The markup, in whose words no option (--out) breaks at its dashes; pictures stay as they are."""
+    return _UNBROKEN.sub(lambda m: f'<span class="option">{m[1]}</span>' if m[1] else m[0], html)
+
+
 def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     """The whole page: a banner with ``sentence``, then ``main`` (HTML) whose h2 with ids are linked on top.
     ``status``: a verdict, or "running"; ``sub``: line below the sentence; ``about``: subject and time of the
@@ -99,16 +105,16 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     main, sentence, sub, about = map(shared, (main, sentence, sub, about))
     return plain(
         string.Template(frame).substitute(
-            main=main,
+            main=_unbroken(main),
             style=style,
             links=links,
             tone=look.tone,
             symbol=look.symbol,
             sentence=escape(sentence),
             sub=escape(sub),
-            headline=re.sub("`([^`\n]{1,200})`", r"<code>\1</code>", escape(sentence)),
+            headline=_unbroken(re.sub("`([^`\n]{1,200})`", r"<code>\1</code>", escape(sentence))),
             about=escape(about),
             hidden=masked(main) or "nothing",
-            names=replaced(main),
+            names=_unbroken(replaced(main)),
         )
     )

@@ -163,6 +163,9 @@ def render_index(
             },
             **{title: c for c in weaker for title in (c.title, f"{POSSIBLE}{c.title}")},
         },
+        # what would decide a cause is no evidence
+        "grounds": lambda f: [e for e in f.evidence if not e.text.startswith("decides: ")],
+        "asks": lambda f: [e.text[9:] for e in f.evidence if e.text.startswith("decides: ")],
         "says": {c.id: c.says for c in causes().values()},
         "leading": LEADING,
         "open_tables": OPEN_TABLES,

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,6 @@ def macros(name: str) -> Any:
     return environment().get_template(name).module
 
 
-@functools.cache
-def _options(line: str) -> Any:
-    """The escaped line, whose options (--out) do not break at their dashes on a narrow screen."""
-    from markupsafe import Markup, escape
-
-    return Markup(re.sub(r"(?<!\S)--?\w[\w-]{0,40}", r'<span class="option">\g<0></span>', str(escape(line))))
-
-
 @functools.cache  # it keeps the compiled templates: a run writes its page after each step
 def environment() -> Any:
     """The jinja2 environment with our templates, where ``badge`` and ``tones`` give a status its look."""
@@ -41,7 +32,6 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["options"] = _options
     made.globals.update(badge=badge, tones=TONES, who=WHO, folder=os.environ.get(FOLDER, ""))
     return made
 

@@ -36,13 +36,13 @@ def ranks_table(logs: Logs) -> Table:
         "Ranks, from their own lines",
         [
             "rank",
+            "first error",
             "host",
             "GPU",
             "NCCL",
             "transports",
             "enqueued, completed",
             "waited in",
-            "first error",
             "last line",
         ],
         [_row(r) for r in logs.ranks],
@@ -57,18 +57,19 @@ def _row(rank: RankLog) -> list[object]:
         for t in rank.timeouts[:3]
     )
     numbers = "; ".join(
-        f"{name or 'group'}: {rank.enqueued[name]}, {rank.completed.get(name, '?')}" for name in rank.enqueued
+        f"{f'group {name}'.strip()}: {rank.enqueued[name]}, {rank.completed.get(name, '?')}"
+        for name in rank.enqueued
     )
     error = _short(rank.first_error)
     return [
         str(rank.rank),
+        Cell(error, "broken" if error else ""),
         " ".join(rank.hosts[:2]),
         "; ".join(rank.devices[:1]),
         rank.nccl,
         via,
         numbers,
         Cell(works, "warn" if works else ""),
-        Cell(error, "broken" if error else ""),
         _short(rank.last),
     ]
 
@@ -78,7 +79,7 @@ def _short(line: LogLine | None) -> str:
 
 
 def order_table(logs: Logs) -> Table:
-    """Important lines of each rank by time, on one clock."""
+    """Important lines of each rank by time, on one clock; errors of ranks without any time come first."""
     events = [
         (line, Cell(what, tone), ran_ms / 1000)
         for r in logs.ranks
@@ -104,6 +105,8 @@ def order_table(logs: Logs) -> Table:
         ),
         key=lambda row: row[0],
     )
+    dated = {line.rank for _, line, *_ in timed}
+    undated = [(r.rank, r.first_error) for r in logs.ranks if r.first_error and timed and r.rank not in dated]
     began = min((at - ran_s for at, _, _, ran_s in timed), default=0)  # a wait begins before its line
     apart = ", ".join(
         f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:]
@@ -119,13 +122,18 @@ def order_table(logs: Logs) -> Table:
     )
     lanes = grouped(
         [
+            *((f"rank {rank}", (0, "broken", "printed an error, no time")) for rank, _ in undated),
             *((f"rank {r.rank}", (0, "broken", "printed nothing")) for r in (unheard(logs) if timed else ())),
             *(
                 mark
                 for at, line, what, ran_s in sorted(timed, key=lambda row: (row[2].tone == "ok", row[0]))
                 for mark in [
                     (f"rank {line.rank}", (at - began, what.tone, what.text)),
-                    *([(f"rank {line.rank}", (at - began - ran_s, "", "began to wait"))] if ran_s else []),
+                    *(
+                        [(f"rank {line.rank}", (max(0, at - began - ran_s), "", "began to wait"))]
+                        if ran_s
+                        else []
+                    ),
                 ]
             ),
         ]
@@ -134,8 +142,14 @@ def order_table(logs: Logs) -> Table:
         "In order of time" if apart or not several else "By the time stamps of each host",
         ["time", "rank", "host", "what", "line"],
         [
-            [f"+{at - began:.3f} s", str(line.rank), line.host, what, _short(line)]
-            for at, line, what, _ in timed[:100]
+            *(
+                ["no time", str(rank), line.host, Cell("first error", "broken"), _short(line)]
+                for rank, line in undated
+            ),
+            *(
+                [f"+{at - began:.3f} s", str(line.rank), line.host, what, _short(line)]
+                for at, line, what, _ in timed[:100]
+            ),
         ],
         note,
         Lanes(lanes),
