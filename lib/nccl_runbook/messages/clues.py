@@ -80,8 +80,7 @@ PRINTED = {
     ),
     "nccl-returned": r"NCCL INFO [\w/.-]{1,60}:\d{1,5} -> [1-6]\s*$",  # 7: in progress
     "faulthandler-stack": r"Fatal Python error: (?:Segmentation|Bus|Illegal|Floating|Aborted)",
-    # collect_env and Ray name other vendors on every machine: what counts is a value,
-    # or a line of the library itself
+    # collect_env and Ray name other vendors everywhere: a value counts, or a line of the library itself
     "platform-rocm": (
         r"RCCL (?:INFO|version|WARN)|librccl\.so|HIP (?:failure|error)|HIP version *: *\d|hipify/|"
         r"hipError|\bROCm\W{1,3}\d|"

@@ -168,8 +168,7 @@ def _raised(evidence: Sequence[LogLine], logs: Logs) -> tuple[str, LogLine | Non
 
 
 def _not_done(remedy: Rows, logs: Logs) -> Rows:
-    """The rows without the settings that a job printed as set, or that a stack of faulthandler shows; one
-    that two ranks print differently stays."""
+    """The rows without settings that a job has by what it printed; one that differs between ranks stays."""
     printed = [
         pair for pair, message in logs.seen.items() if "=" in pair and message.lines[0].file != CONTEXT
     ]
@@ -217,8 +216,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     sure = [line for h in others if h.status in ("established", "likely") for line in h.evidence]
 
     def is_explained(h: Hypothesis) -> bool:
-        """Whether a surer cause explains all its lines: any such cause explains that a rank died, a proven
-        one also if only the first line is explained."""
+        """Whether a surer cause explains its lines; a rank's death if a proven one explains the first."""
         lines, before = (sure, sure) if h.cause == "peer-crashed" else (proven, ended)
         if h.status == "likely" and h.cause == "peer-crashed":
             return h.evidence[0] in proven
