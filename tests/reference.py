@@ -226,7 +226,7 @@ yourself, start it with `--to-the-end --keep DIR` in one terminal, and run `nccl
 In JupyterLab, [gym.ipynb](gym.ipynb) starts the job that you choose, shows what its ranks print, and compares the answer with the planted fault.
 
 An answer is right if its cause, likely or established, is one of those below and it names the rank; for a job that works, if it raises no alarm.
-The exit code is 0 if every answer is right, 3 if one is wrong, and 4 if one names no cause. The [rate of false alarms](accuracy.md) is below 3/N with
+The exit code is 0 if every answer is right, 3 if one is wrong, and 4 if one is undecided: it names no cause, or only a possible one. The [rate of false alarms](accuracy.md) is below 3/N with
 95 % confidence if N jobs that work gave none.
 
 ## Jobs with a mistake

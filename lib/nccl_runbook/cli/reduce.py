@@ -77,7 +77,7 @@ def reduce(
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
 ) -> None:
-    """Run your job in larger and larger forms until one form fails. All processes of a run end
+    """Run your job at growing scale until one run fails. All processes of a run end
     before the next run starts."""
     from nccl_runbook.compare import reduction
 
