@@ -375,6 +375,9 @@ def test_the_loopback_breaks_a_job_of_several_nodes_and_no_other(name):
     assert found(with_set(**{name: "lo"}), "cannot-act")[0].severity is Severity.NOTE
     script = environment_file.parse(f"srun -N 2 env {name}==lo torchrun t.py", "x")
     assert [f.severity for f in judge(Environment([script], NOT_RUN)) if f.id == "cannot-act"] == [Severity.BROKEN]
+    for nodes, severity in (("NNODES=2", Severity.BROKEN), ("SLURM_JOB_NUM_NODES=16", Severity.BROKEN), ("NNODES=1", Severity.NOTE), ("OTHER=2", Severity.NOTE)):
+        dump = environment_file.parse(f"{name}=lo\n{nodes}\n", "x")
+        assert [f.severity for f in judge(Environment([dump], NOT_RUN)) if f.id == "cannot-act"] == [severity]
     assert not found(with_set(**{name: "lo,eth0"}, **SEVERAL), "cannot-act") and not found(with_set(**{name: "^lo"}, **SEVERAL), "cannot-act")
 
 

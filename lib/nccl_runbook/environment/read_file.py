@@ -121,7 +121,17 @@ def parse(text: str, name: str = "text") -> Role:
         reported=unread,
         nofile=unread,
         memlock=unread,
-        nodes=script.spread,
+        # else what Slurm, torchrun or the user set
+        nodes=script.spread
+        or max(
+            (
+                int(value)
+                for n, (value, _) in values.items()
+                if n in ("NNODES", "PET_NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+                and re.fullmatch("[0-9]{1,5}", value)
+            ),
+            default=0,
+        ),
         sourced=list(script.sourced),
         crowded=list(script.crowded),
         crowded_by=f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:6]))}" if lines else "",
