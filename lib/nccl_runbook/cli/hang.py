@@ -93,6 +93,6 @@ def text(
         + (f" and {counted(len(names) - SHOWN, 'more file')}" if len(names) > SHOWN else "")
         + f": {why}"
         for why, names in grouped((f.problem, f.name) for f in facts.files if f.problem).items()
-        if why not in sentence
+        if why not in sentence or len(names) > 1
     ]
     return "\n".join(lines)

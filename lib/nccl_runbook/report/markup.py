@@ -24,7 +24,10 @@ TONES = {
     "unknown": "rgba(139,92,246,.22)",
     "muted": "rgba(128,128,128,.14)",
 }
-_UNBROKEN = re.compile(r"<svg\b(?s:.*?)</svg>|<pre\b(?s:.*?)</pre>|<[^>]*>|(?<![\w-])(--?[^\W\d_][\w-]{0,40})")
+# a picture, or a diff, in which a dash at the beginning is no option; a tag; an option
+_UNBROKEN = re.compile(
+    r'<svg\b(?s:.*?)</svg>|<pre class="copy diff">[^<]*|<[^>]*>|(?<![\w-])(--?[^\W\d_][\w-]{0,40})'
+)
 _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
 
 
@@ -88,7 +91,7 @@ def grid(rows: Sequence[Sequence[str]]) -> List[str]:
 
 
 def _unbroken(html: str) -> str:
-    """The markup, in whose words no option (--out) breaks at its dashes; pictures and lines to copy stay as they are."""
+    """The markup, in whose words no option (--out) breaks at its dashes; pictures and diffs stay as they are."""
     return _UNBROKEN.sub(lambda m: f'<span class="option">{m[1]}</span>' if m[1] else m[0], html)
 
 
