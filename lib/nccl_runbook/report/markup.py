@@ -91,7 +91,7 @@ def grid(rows: Sequence[Sequence[str]]) -> List[str]:
 
 
 def _unbroken(html: str) -> str:
-    """The markup, in whose words no option (--out) breaks at its dashes; pictures and diffs stay as they are."""
+    """The markup, in whose words no option (--out) breaks at its dashes; not in pictures and diffs."""
     return _UNBROKEN.sub(lambda m: f'<span class="option">{m[1]}</span>' if m[1] else m[0], html)
 
 
