@@ -418,7 +418,7 @@ def test_an_answer_that_cannot_be_written_and_a_closed_input_end_with_a_sentence
     assert done.returncode == 1 and done.stderr.startswith("nccl-runbook: ") and done.stderr.endswith(f"{os.strerror(errno.ENOSPC)}\n")
     done = subprocess.run(["sh", "-c", f"{shlex.join(CLI)} triage - <&-"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (4, "")
-    assert done.stdout.startswith("Unknown: ") and "standard input" in done.stdout.partition("\n")[0]
+    assert done.stdout.startswith("Unknown: ") and "standard input" in done.stdout.partition("\n")[0] and done.stdout.count("standard input") == 1
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("triage", "--help"), ("env", "a.sh"), ("plan", "spawn", "--gpus", "8"),

@@ -176,7 +176,7 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
             Finding(
                 "hosts-too-few",
                 Severity.UNKNOWN,
-                f"Only {counted(len(answered), 'host')} answered with facts, so nothing can be compared.",
+                f"{counted(len(answered), 'host')} answered with facts: two are needed to compare them.",
             )
         )
     counts = compared(answered)
