@@ -116,7 +116,7 @@ def cause_page() -> str:
         _, why, line = cause.decides
         remedies = [f"- **{cell(WHO[who].capitalize())}**: {cell(text)}\n" + block(lines) for who, text, lines in cause.remedy]
         parts.append(f"## {cause.id}\n\n**{sentence(cause.title)}** {cell(cause.says)}".rstrip() + "\n\n" + "".join(remedies)
-                     + "\n" * bool(remedies) + f"Expected after the fix: {prose(cause.verify)}\n\n" * bool(cause.verify) + (f"To confirm this cause, check {cell(why)}:\n\n```bash\n{line}\n```\n" if line else ""))
+                     + "\n" * bool(remedies) + f"The fix worked if: {prose(cause.verify)}\n\n" * bool(cause.verify) + (f"To confirm this cause, check {cell(why)}:\n\n```bash\n{line}\n```\n" if line else ""))
     return "\n".join(parts)
 
 

@@ -72,7 +72,7 @@ def text(case: Case, diff: str = "") -> str:
             *[line for r in fix for line in remedy(r)],
             *([f"   Tried here: {document.tried}"] if document.tried else []),
             *[f"       {row}" for row in diff.splitlines()],
-            *([f"   Expected after the fix: {verify}"] if verify else []),
+            *([f"   The fix worked if: {verify}"] if verify else []),
             "",
         ]
     # why the verdict is unknown, and what to do about it
