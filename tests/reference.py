@@ -111,12 +111,12 @@ def default(option: Any) -> str:
 
 
 def cause_page() -> str:
-    parts = ["# Causes\n\nEvery cause has a permanent id, which records, pages and JSON use.\n"]
+    parts = ["# Causes\n\nThese are the causes that an answer can name. Each heading is the permanent id of a cause, which records, pages and JSON output use.\n"]
     for cause in causes().values():
-        probe, why, line = cause.decides
+        _, why, line = cause.decides
         remedies = [f"- **{cell(WHO[who].capitalize())}**: {cell(text)}\n" + block(lines) for who, text, lines in cause.remedy]
         parts.append(f"## {cause.id}\n\n**{sentence(cause.title)}** {cell(cause.says)}".rstrip() + "\n\n" + "".join(remedies)
-                     + "\n" * bool(remedies) + f"It worked if: {prose(cause.verify)}\n\n" * bool(cause.verify) + (f"Check ({cell(probe)}): {cell(why)}.\n\n```bash\n{line}\n```\n" if line else ""))
+                     + "\n" * bool(remedies) + f"The fix worked if: {prose(cause.verify)}\n\n" * bool(cause.verify) + (f"To confirm this cause, check {cell(why)}:\n\n```bash\n{line}\n```\n" if line else ""))
     return "\n".join(parts)
 
 
@@ -133,13 +133,14 @@ def block(lines: Iterable[str]) -> str:
 def message_page() -> str:
     """By program, as the catalogue's files are; rows of reporters are words and no messages."""
     rows = {row["id"]: row for row in clues._rows()}
-    parts = ["# Messages\n\nEvery message of the catalogue, under its permanent id. *At most* is how sure this message alone can make the answer.\n"
-             "An example is shortened, and names in it are invented.\n"]
+    parts = ["# Messages\n\nThe runbook recognises these messages in logs. Each row gives the permanent id of a message and the cause that the message points to.\n"
+             "*Maximum certainty* is how sure the answer can be if this message is the only evidence: [established, likely or possible](answers.md#how-sure-a-cause-is).\n"
+             "Examples are shortened, and the names in them are invented. `--context` marks what a user wrote about the problem; every other example is a line of a log.\n"]
     tables = {program: clues.table(f"messages/catalogue/{program}")["clue"] for program in clues.PROGRAMS}
     of_causes = [row for row in rows.values() if not any(row in table for table in tables.values())]
     for program, known in {**tables, **({"of one cause": of_causes} if of_causes else {})}.items():
         of = [row for row in rows.values() if row in known]
-        parts.append(f"## {program}\n\n" + table(["message", "points to", "at most", "example"], [
+        parts.append(f"## {program}\n\n" + table(["message", "cause", "maximum certainty", "example"], [
             [code(row["id"]), f"[{row['cause']}](causes.md#{row['cause']})", row["status"], example(row)] for row in of]))
     return "\n".join(parts)
 

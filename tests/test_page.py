@@ -525,7 +525,7 @@ def section(page: str, name: str) -> str:
 @pytest.mark.parametrize("status", ["likely", "possible"])
 def test_what_would_decide_a_cause_is_no_evidence_and_is_asked_once(lines: tuple[str, ...], status: str, is_asked_next: bool) -> None:
     why = "the first collective that differs"
-    check = (Remedy("you", f"Check first: {why}.", lines),) if status == "possible" else ()
+    check = (Remedy("you", f"First check {why}.", lines),) if status == "possible" else ()
     proof = (Evidence("rank 2 waited", "a.log line 1"), Evidence(f"decides: {why} ({lines[0]})", "hang"))
     cause = Finding("log-points-to-cause", Severity.UNKNOWN if check else Severity.BROKEN, "calls differ", proof, (*check, Remedy("you", "call it on every rank")), "collective-on-some-ranks-only", status)
     found = [samples.record("triage", [cause])]

@@ -287,7 +287,7 @@ def test_a_port_that_is_in_use_is_changed_by_the_option_of_deepspeed_alone(tmp_p
 
 
 @pytest.mark.parametrize("launcher, expected", [
-    ("deepspeed", ("export A=1 B=2", "printf '%s\\n' A=1 B=2 >> ~/.deepspeed_env  # for a job of several hosts: only NCCL_ names reach the other hosts without it")), ("ray", ('ray.init(runtime_env={"env_vars": {"A": "1", "B": "2"}})',)),
+    ("deepspeed", ("export A=1 B=2", "printf '%s\\n' A=1 B=2 >> ~/.deepspeed_env  # in a job on several hosts, DeepSpeed passes on only NCCL_ variables and the variables in this file")), ("ray", ('ray.init(runtime_env={"env_vars": {"A": "1", "B": "2"}})',)),
     ("srun", ("export A=1 B=2  # in the batch script, before srun",)), ("docker", ("docker run -e A=1 -e B=2 ...",)), ("torchrun", ("export A=1 B=2",))])
 def test_a_line_that_sets_two_variables_loses_none(launcher, expected):
     assert for_launcher("export A=1 B=2", launcher) == expected
@@ -304,7 +304,7 @@ def test_a_line_that_sets_two_variables_loses_none(launcher, expected):
     ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit the environment of the raylet"),
     ("torchrun --nproc-per-node $(x) train.py", "srun",
      "srun --ntasks-per-node=4 --gpus-per-node=4 --gpu-bind=none bash -c 'LOCAL_RANK=$SLURM_LOCALID exec python train.py'  # as many tasks as GPUs"),
-    ("torchrun --nproc-per-node $(x) train.py", "ray", "ray status  # at most as many workers with num_gpus=1 as it lists GPUs"),
+    ("torchrun --nproc-per-node $(x) train.py", "ray", "ray status  # start at most as many workers with num_gpus=1 as this lists GPUs"),
     ("unset CUDA_LAUNCH_BLOCKING", "accelerate", "unset CUDA_LAUNCH_BLOCKING  # on every machine, then: accelerate launch ...")])
 def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, expected):
     assert for_launcher(line, launcher)[0] == expected and for_launcher(line, "torchrun") == (line,)

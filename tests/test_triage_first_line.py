@@ -30,19 +30,19 @@ def advice(given: Answer) -> str:
 # cause and status of the first hypothesis; what its advice holds; what it must not hold; the log
 FIRST = [
     # Ray does not know why: a list of possible reasons is no evidence of one
-    ("peer-crashed likely", ["error code 2", "OOM killer", "ray stop", "4411"], ["memory of its host", "SBATCH"],
+    ("peer-crashed likely", ["error code 2", "OOM killer", "ray stop", "4411"], ["host memory", "SBATCH"],
      RAY + "Worker unexpectedly exits with a connection error code 2. End of file." + REASONS + "\n"),
-    ("peer-crashed likely", ["error code 4", "ray stop"], ["memory of its host"],
+    ("peer-crashed likely", ["error code 4", "ray stop"], ["host memory"],
      "ray.exceptions.ActorDiedError: The actor is dead because its worker unexpectedly exits with a connection error code 4. Connection reset." + REASONS + "\n"),
-    ("peer-crashed likely", ["memory of its host"], ["SBATCH"], "(raylet) 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 crashed\n"),
+    ("peer-crashed likely", ["host memory"], ["SBATCH"], "(raylet) 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 crashed\n"),
     # a variable that names what this host does not have: variable, value and host
-    ("socket-interface-wrong established", ["NCCL_SOCKET_IFNAME=ens9", "w7"], ["If the variable is set"],
+    ("socket-interface-wrong established", ["NCCL_SOCKET_IFNAME=ens9", "w7"], ["Unset NCCL_SOCKET_IFNAME and"],
      "w7:5:6 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\nw7:5:6 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"),
     ("net-socket-fallback established", ["NCCL_IB_HCA=mlx5_9", "w7"], [],
      "w7:5:6 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5_9\nw7:5:6 [0] NCCL INFO NET/IB : No device found.\nw7:5:6 [0] NCCL INFO Using network Socket\n"),
     ("net-plugin-failed established", ["NCCL_NET is RDMAX", "w7"], [],
      "w7:5:6 [0] NCCL INFO NCCL_NET set by environment to RDMAX\nw7:5:6 [0] net.cc:216 NCCL WARN Error: network RDMAX not found.\n"),
-    ("socket-interface-wrong established", ["ib7", "GLOO_SOCKET_IFNAME"], ["If the variable is set"],
+    ("socket-interface-wrong established", ["ib7", "GLOO_SOCKET_IFNAME"], ["Unset NCCL_SOCKET_IFNAME and"],
      "[rank1]: RuntimeError: [enforce fail at /gloo/transport/tcp/device.cc:91] ifa != nullptr. Unable to find address for: ib7\n"),
     # Gloo gives advice: it is repeated, and nothing of NCCL beside it
     ("rendezvous-name-resolution likely", ["export GLOO_SOCKET_IFNAME"], ["unset", "04-transports"],
@@ -71,7 +71,7 @@ FIRST = [
       for stack, wanted, lacks in (("", ["PYTHONFAULTHANDLER"], []), ("Fatal Python error: Segmentation fault\n", [], ["PYTHONFAULTHANDLER"]))),
     # disks
     *(("peer-crashed likely", wanted, ["Traceback", "oom"], f"[rank0]: {what}\n" + hung(4)) for what, wanted in (
-        ("OSError: [Errno 28] No space left on device: '/scratch/r7/state-4.pt'", ["The disk is full", "df -h /scratch/r7/"]),
+        ("OSError: [Errno 28] No space left on device: '/scratch/r7/state-4.pt'", ["the disk is full", "df -h /scratch/r7/"]),
         ("OSError: [Errno 28] No space left on device", ["full", "df -i"]), ("OSError: [Errno 122] Disk quota exceeded: '/home/li/a.pt'", ["quota -s"]),
         ("OSError: [Errno 30] Read-only file system: '/data/c/x.lock'", ["Read-only file system", "findmnt"]), ("OSError: [Errno 5] Input/output error", ["Input/output error"]))),
     # who holds the memory
@@ -93,7 +93,7 @@ FIRST = [
      "[rank3]: Parameter indices which did not receive grad for rank 3: 6 7\n"),
     # before any rank started
     ("rendezvous-misconfigured possible", ["init_process_group"], [], "AssertionError: Default process group is not initialized\n"),
-    ("rendezvous-misconfigured likely", ["at least 2 processes"], ["One rank ended"], 'Traceback (most recent call last):\n  File "/v/accelerate/commands/launch.py", line 1196, in launch_command\n'
+    ("rendezvous-misconfigured likely", ["at least 2 processes"], ["One rank crashed"], 'Traceback (most recent call last):\n  File "/v/accelerate/commands/launch.py", line 1196, in launch_command\n'
      "ValueError: You need to use at least 2 processes to use `--multi_gpu`.\n"),
     *(("driver-too-old established", [f"up to {version},"], ["version code"], f"RuntimeError: The NVIDIA driver on your system is too old (found version {code}).\n")
       for code, version in ((11040, "11.4"), (12020, "12.2"), (9020, "9.2"), (12100, "12.10"), (10000, "10.0"))),

@@ -114,7 +114,7 @@ KINDS = [
     # a node of the cluster is not always one of this job
     ("peer-crashed", ["shape mismatch"], [], "default  3m  Warning  NodeNotReady  node/pool-4  Node is not ready: pool-4\nRuntimeError: shape mismatch in forward\n"),
     ("node-failed", ["kubectl cordon"], ["in your launcher"], "  Warning  NodeNotReady  2m  node-controller  Node is not ready\n"),
-    ("rendezvous-misconfigured", ["no free place", "10.4.0.9"], ["Degraded", "likely"], "Error: No available node types can fulfill resource request {'GPU': 1.0, 'node:10.4.0.9': 0.001}. Add more.\n"),
+    ("rendezvous-misconfigured", ["no free resources", "10.4.0.9"], ["Degraded", "likely"], "Error: No available node types can fulfill resource request {'GPU': 1.0, 'node:10.4.0.9': 0.001}. Add more.\n"),
     # the fabric is not ready
     *(("fabric-manager-down", [wanted], ["does not look like"], log) for wanted, log in (
         ("In Progress", "    Fabric\n        State                             : In Progress\n        Status                            : N/A\n"),

@@ -58,7 +58,7 @@ def text(case: Case, diff: str = "") -> str:
             if test and r.lines == (test.line,)
             else r
             for r in first.remedy
-            if not (test and r.text == f"Check first: {test.why}.")
+            if not (test and r.text == f"First check {test.why}.")
         ]
         verify = known.verify if known and fix else ""
         lines += [
@@ -72,7 +72,7 @@ def text(case: Case, diff: str = "") -> str:
             *[line for r in fix for line in remedy(r)],
             *([f"   Tried here: {document.tried}"] if document.tried else []),
             *[f"       {row}" for row in diff.splitlines()],
-            *([f"   It worked if: {verify}"] if verify else []),
+            *([f"   The fix worked if: {verify}"] if verify else []),
             "",
         ]
     # why the verdict is unknown, and what to do about it

@@ -262,4 +262,4 @@ def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
 
 def check_first(decides: Decides) -> Remedy:
     """The deciding test as a remedy, with the line to paste if it has one."""
-    return Remedy("you", f"Check first: {decides.why}.", (decides.line,) if decides.line else ())
+    return Remedy("you", f"First check {decides.why}.", (decides.line,) if decides.line else ())
