@@ -75,7 +75,7 @@ def test_a_part_that_is_masked_by_value_hides_no_rest(env: dict[str, str], text:
     assert "canary" not in Redactor(env).text(text)
 
 
-@pytest.mark.parametrize(("letters", "size", "least"), [(string.ascii_letters + string.digits, 16, 0.7), (string.ascii_letters + string.digits, 32, 0.9), (string.ascii_lowercase + string.digits, 32, 0.85),
+@pytest.mark.parametrize(("letters", "size", "least"), [(string.ascii_letters + string.digits, 32, 0.9), (string.ascii_letters + string.digits, 40, 0.9), (string.ascii_lowercase + string.digits, 32, 0.85),
                                                          (string.ascii_uppercase + "234567", 32, 0.55), (string.ascii_letters + string.digits + "+/", 40, 0.9), (string.ascii_letters + string.digits + "-_", 43, 0.85)])
 def test_most_random_words_are_masked_whatever_issued_them(letters: str, size: int, least: float) -> None:
     made = random.Random(7)
@@ -98,11 +98,13 @@ def test_most_random_values_behind_a_name_are_masked(text: str, letters: str, si
     assert sum(word not in Redactor({}).text(text.format(word)) for word in words) >= least * len(words)
 
 
-@pytest.mark.parametrize(("line", "stays"), [("NCCL_ALGO={}", True), ('export NCCL_TOPO_FILE="/x/{}"', True), ("NCCL_SOCKET_IFNAME=eth0,{}", True),
-                                             ("MY_SETTING={}", False), ("NCCL_ALGO=Ring {}", False)])
-def test_the_value_of_a_setting_of_nccl_is_no_key(line: str, stays: bool) -> None:
-    assert ("k7Fq2xvT9dLm4Rz8" in Redactor({}).text(line.format("k7Fq2xvT9dLm4Rz8"))) == stays
-
+@pytest.mark.parametrize("form", ["{}: rank 3 exited", "host={}", "loaded {}", "NCCL_ALGO={}", "/ckpt/{}/7.pt"])
+def test_no_random_word_of_less_than_32_characters_is_masked_where_nothing_names_it(form: str) -> None:
+    """It may as well be a host, a model or a run."""
+    made = random.Random(form)
+    for size in range(8, 32):
+        text = form.format("".join(made.choices(MIXED, k=size)))
+        assert Redactor({}).text(text) == text
 
 
 @pytest.mark.parametrize("word", ["isAllDirectP2p", "P2P_and_SHM_off", "ConvBnReLU2dAndLinearReLU1d", "Qwen3.5-35B-A3B", "Mixtral-8x22B-v0.1", "04-gpt175B.sh", "Standard_ND96isr_H100_v5", "01K6FYH98Z7BS2BDFTM1P0972N",
@@ -114,7 +116,7 @@ def test_names_with_digits_inside_are_not_random(word: str, around: str) -> None
 
 
 @pytest.mark.parametrize(("text", "hidden"), [("token for n1 rejected: {}", True), ("rank 1 rejected: {}", False), ("Password\n--------\n{}", True), ("Password: [redacted:named]\n{}", False),
-                                             ("password\na\nb\n{}", False), ("{} is no password", True), (f"password {'x' * 500} {{}}", False)])
+                                             ("password\na\nb\n{}", False), ("{} is no password", True), (f"password {'x ' * 1500} {{}}", False)])
 def test_a_short_random_word_is_a_secret_near_a_name_of_one(text: str, hidden: bool) -> None:
     assert ("k7Fq2xvT" not in Redactor({}).text(text.format("k7Fq2xvT"))) == hidden
 
