@@ -6,6 +6,7 @@ makes a secret is masked only from 32 characters on, and a shorter one only near
 """
 
 import base64
+import functools
 import re
 from typing import Callable, Match
 
@@ -19,8 +20,8 @@ from nccl_runbook.core.secret_values import (
     sounds_secret,
 )
 
-# letters and digits of a word: that nothing names, of one piece of it or of any word near the name of a secret,
-# of a password there. Names there have at least 4 letters between two numbers, on average
+# letters and digits of a word that nothing names; of a piece of it, or of a key near the name of a secret; of a
+# password there. Names there have at least 4 letters between two numbers, on average
 ALONE, PIECE, PASSWORD, LETTERS = 32, 16, 8, 4
 # characters between two changes, on average: random words have 1.5, and 2.5 if all their letters are small or
 # capital. Of 5,000 words with digits inside, in 250 MB of sources and logs, 300 have 16 characters and as few
@@ -28,15 +29,16 @@ ALONE, PIECE, PASSWORD, LETTERS = 32, 16, 8, 4
 MOST, MOST_OF_ONE_CASE = 8 / 3, 3.6
 # letters of one kind, a capital before small ones, a number, a size such as 256x192x64, a dimension (2D)
 _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-# so many letters of one kind, digits, or letters between hyphens are in names (isAllCudaP2p), in no password
-_RUN = re.compile(r"[a-z]{4}|[A-Z][a-z]{3}|[A-Z]{4}|\d{4}|(?<![^_-])[A-Za-z]{3}(?![^_-])")
+# letters alone between hyphens. Names hold them, or so many letters of one kind (isAllCudaP2p); passwords do not
+_LETTERS_ALONE = r"(?<![^_-])[A-Za-z]{3,}(?![^_-])"
+_RUN = re.compile(rf"[a-z]{{4}}|[A-Z][a-z]{{3}}|[A-Z]{{4}}|\d{{4}}|{_LETTERS_ALONE}")
 # what is no key, and looks so: hashes, revisions, addresses; a SHA-256 in base32, as Triton and Inductor call
 # their files
 _ID = re.compile("(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})|[A-Z2-7]{52}|[cf]?[a-z2-7]{51}")
 # near the name of a secret, these are names, too: network interfaces and RDMA devices, as udev calls them;
 # meshes, in which each number is one of parallel parts (TP8PP4); formats of numbers (fp8e4m3); addresses;
-# durations; functions of CUDA, HIP and NCCL; types, as a compiler writes them; jobs of Ray; a ULID, which begins
-# with a time
+# durations; functions of CUDA, HIP and NCCL; types, as a compiler writes them; jobs of Ray; a ULID, which
+# begins with a time
 _KIND = re.compile(
     r"(?:(?:en|ib|sl|wl|ww|iw|opa|roce|usnic)(?:P\d+)?(?:[a-z]{1,3}\d+)+|"
     r"(?i:(?:[a-z]{0,4}p\d+){2}(?:[a-z]{1,4}\d+)*|[a-z]{0,5}\d{1,2}e\dm\d[a-z0-9]*)|"
@@ -70,16 +72,20 @@ _NAME_WORD = re.compile(
 def is_made(word: str, least: int) -> bool:
     """Whether the letters and digits, at least so many, change as often as random ones do. Of random words
     of 16, 9 in 10 do, 8 in 10 if all letters are of one case, 6 in 10 if they are base32."""
-    if len(word) < least or not SHUFFLED.search(word) or _ID.fullmatch(word):
-        return False
     is_mixed = not (word.islower() or word.isupper())
     most = MOST if is_mixed else MOST_OF_ONE_CASE
-    return len(word) <= most * len(_CHUNK.findall(word)) and (is_mixed or not is_numbered(word.lower()))
+    return (
+        len(word) >= least
+        and bool(SHUFFLED.search(word))
+        and not _ID.fullmatch(word)
+        and len(word) <= most * len(_CHUNK.findall(word))
+        and (is_mixed or not is_numbered(word.lower()))
+    )
 
 
 def is_password(word: str) -> bool:
-    """Whether a word, perhaps with hyphens, mixes small letters, capital ones and digits as generated passwords
-    do."""
+    """Whether a word, perhaps with hyphens, mixes small letters, capital ones and digits as a generated
+    password does."""
     letters = re.sub("[-_]", "", word)
     is_mixed = letters.isalnum() and not letters.islower() and not letters.isupper()
     return is_mixed and is_made(letters, PASSWORD) and not _RUN.search(word)
@@ -101,27 +107,28 @@ def is_name(word: str, least: int = 1) -> bool:
 
 def without_made(text: str, hidden: Callable[[str], str]) -> str:
     """The text without words that are random, and without shorter ones near the name of a secret: on its line,
-    and on two lines below if nothing is masked before. Base64 of a text stays if ``hidden`` finds no secret in
-    that text."""
+    and on two lines below if nothing is masked before. Base64 of a text stays if ``hidden`` leaves that text
+    as it is."""
     parts, near = [""], 0
     for line in _LINE.findall(text):
-        if any(sounds_secret(name[-MOST_NAME:].replace(" ", "_")) for name in _NAME_WORD.findall(line)):
-            near = NEAR
-        parts.append(_WORD.sub(lambda word: _without_parts(word, near > 0, hidden), line))
+        names = [name[-MOST_NAME:].replace(" ", "_") for name in _NAME_WORD.findall(line)]
+        near = NEAR if any(map(sounds_secret, names)) else near
+        parts.append(_WORD.sub(functools.partial(_without_parts, near=near > 0, hidden=hidden), line))
         near = 0 if MASK in line else near - 1
     return "".join(parts)
 
 
 def _without_parts(word: Match[str], near: bool, hidden: Callable[[str], str]) -> str:
     """The word; of a path, each part that is random as a mask."""
-    if not word["word"] or not SHUFFLED.search(word[0]) or _is_harmless_text(word[0], hidden):
+    if not word["word"] or len(word[0]) < ALONE and not near or _is_harmless_text(word[0], hidden):
         return word[0]
     parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")
     for at, part in enumerate(parts):
         piece = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
+        letters = piece if re.search(_LETTERS_ALONE, part) else re.sub("[^A-Za-z0-9]", "", part)
         is_cached = PATH.match(word[0]) and (piece.islower() or piece.isupper())
         is_key = is_made(piece, PIECE) and not is_cached and not is_name(part)
-        if is_key and is_made(re.sub("[^A-Za-z0-9]", "", part), ALONE):
+        if is_key and is_made(letters, ALONE):
             parts[at] = mask("token")
         elif near and (is_key or is_password(part) and not is_name(part, LETTERS)):
             parts[at] = mask("named")
@@ -130,9 +137,7 @@ def _without_parts(word: Match[str], near: bool, hidden: Callable[[str], str]) -
 
 def _is_harmless_text(word: str, hidden: Callable[[str], str]) -> bool:
     """Whether the word is the base64 of a text, of a configuration for example, without a secret in it."""
-    try:
-        text = base64.b64decode(word[: len(word) // 4 * 4], validate=True).decode("ascii")
-    except ValueError:
-        return False
-    is_text = len(word) >= ALONE and re.search(r"[\s{]", text) and not re.search(r"[^\s -~]", text)
-    return bool(is_text) and hidden(text) == text
+    letters = re.sub("[^A-Za-z0-9+/]", "", word)
+    text = base64.b64decode(letters[: len(letters) // 4 * 4]).decode("ascii", "replace")
+    is_text = bool(re.search(r"[\s{]", text)) and not re.search(r"[^\s -~]", text)
+    return is_text and len(word) >= ALONE and hidden(text) == text
