@@ -1,6 +1,7 @@
 """No secret is left in a text, whatever holds it; what only looks like one stays; no expression is slow on a text made for it."""
 from __future__ import annotations
 
+import base64
 import random
 import re
 import string
@@ -107,6 +108,23 @@ def test_no_random_word_of_less_than_32_characters_is_masked_where_nothing_names
         assert Redactor({}).text(text) == text
 
 
+@pytest.mark.parametrize(("text", "stays"), [('{"model": "qwen3", "tp": 8}', True), ("tp: 8\npp: 2\ndtype: bf16", True), ('{"user": "ann", "password": "x4canary"}', False),
+                                              ('{"api_address": "https://x", "api_key": "k7Fq2xvT9dLm"}', False), ("export HF_TOKEN=k7Fq2xvT9dLm\n", False)])
+@pytest.mark.parametrize("form", ["{}", "config {} of n1", "CONFIG={}", '"conf": "{}"'])
+def test_base64_of_a_text_is_judged_by_the_text(text: str, stays: bool, form: str) -> None:
+    line = form.format(base64.b64encode(text.encode()).decode())
+    assert (Redactor({}).text(line) == line) == stays
+
+
+@pytest.mark.parametrize("name", ["id", "etag", "digest", "x-amz-id-2", "checksum", "request id", "sha512"])
+@pytest.mark.parametrize("sign", ["=", ": ", '": "'])
+def test_a_word_that_is_named_as_an_id_or_a_hash_stays(name: str, sign: str) -> None:
+    made = random.Random(name)
+    for size in (32, 54, 88):
+        text = f'x {name}{sign}{"".join(made.choices(MIXED + "+/", k=size))}'
+        assert Redactor({}).text(text) == text
+
+
 @pytest.mark.parametrize("word", ["isAllDirectP2p", "P2P_and_SHM_off", "ConvBnReLU2dAndLinearReLU1d", "Qwen3.5-35B-A3B", "Mixtral-8x22B-v0.1", "04-gpt175B.sh", "Standard_ND96isr_H100_v5", "01K6FYH98Z7BS2BDFTM1P0972N",
                                   "0x0F0F0F0F0F0F0F0FULL", "worker-7d9f8b6c5d-x2k4q", "sm90_256x192x64gemm_bf16xe4m3", "GPT2LMHeadModelV2Wrapper", "avx512vp2intersect", "fp8e4m3b11fnuz", "H100-SXM5-80GB-x8", "enP2p1s0f0np0", "roceP2p1s0f1", "Wav2Vec2ForCTC",
                                   "Speech2Text2ForCausalLM", "TP8PP4DP2EP1CP2", "tp8xpp4xdp2xep4xcp2", "cudaD3D11GetDevice", "01d02h03m04s05ms", "raysubmit_Wq7ZkN4vGm2XtR9b", "N3c1010TensorImplE", "St6vectorIiSaIiEE"])
@@ -173,6 +191,21 @@ def test_every_expression_grows_with_the_text_and_not_with_its_square(families: 
         if took(short * 8) > 24 * max(min(took(short), took(short)), 0.002):
             slow.append((piece, min(took(short * 8), took(short * 8)) / min(took(short), took(short))))
     assert [one for one in slow if one[1] > 24] == []
+
+
+@pytest.mark.parametrize("first", ["", "token ", "password {} "])
+@pytest.mark.parametrize(("size", "between"), [(8, " "), (24, " "), (24, "/"), (40, "-"), (8, "\n"), (60, "token=")])
+def test_a_line_of_random_words_takes_time_by_its_length(first: str, size: int, between: str) -> None:
+    """Eight times the text: 64 times the time if each word asks the whole line."""
+    made = random.Random(f"{size}{between}")
+
+    def took(characters: int) -> float:
+        words = ["".join(made.choices(MIXED, k=size)) for _ in range(characters // size)]
+        began = time.process_time()
+        Redactor({}).text(first + between.join(words))
+        return time.process_time() - began
+
+    assert min(took(160_000), took(160_000)) < 24 * max(min(took(20_000), took(20_000)), 0.005)
 
 
 def test_a_script_made_for_the_redactor_is_quick(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Callable, Match
 
 from nccl_runbook.core.secret_values import (
     MASK,
-    MOST_NAME,
     PATH,
     SHUFFLED,
     is_numbered,
@@ -20,8 +19,8 @@ from nccl_runbook.core.secret_values import (
     sounds_secret,
 )
 
-# letters and digits of a word that nothing names; of a piece of it, or of a key near the name of a secret; of a
-# password there. Names there have at least 4 letters between two numbers, on average
+# letters and digits of a word that nothing names; of a piece of it, or of a key near the name of a secret; of
+# a password there. Names there have at least 4 letters between two numbers, on average
 ALONE, PIECE, PASSWORD, LETTERS = 32, 16, 8, 4
 # characters between two changes, on average: random words have 1.5, and 2.5 if all their letters are small or
 # capital. Of 5,000 words with digits inside, in 250 MB of sources and logs, 300 have 16 characters and as few
@@ -29,7 +28,7 @@ ALONE, PIECE, PASSWORD, LETTERS = 32, 16, 8, 4
 MOST, MOST_OF_ONE_CASE = 8 / 3, 3.6
 # letters of one kind, a capital before small ones, a number, a size such as 256x192x64, a dimension (2D)
 _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-# letters alone between hyphens. Names hold them, or so many letters of one kind (isAllCudaP2p); passwords do not
+# letters alone between hyphens. Names hold them, or so many letters of one kind (isAllCudaP2p), passwords not
 _LETTERS_ALONE = r"(?<![^_-])[A-Za-z]{3,}(?![^_-])"
 _RUN = re.compile(rf"[a-z]{{4}}|[A-Z][a-z]{{3}}|[A-Z]{{4}}|\d{{4}}|{_LETTERS_ALONE}")
 # what is no key, and looks so: hashes, revisions, addresses; a SHA-256 in base32, as Triton and Inductor call
@@ -88,7 +87,7 @@ def is_password(word: str) -> bool:
     password does."""
     letters = re.sub("[-_]", "", word)
     is_mixed = letters.isalnum() and not letters.islower() and not letters.isupper()
-    return is_mixed and is_made(letters, PASSWORD) and not _RUN.search(word)
+    return is_mixed and is_made(letters, PASSWORD) and bool(SHUFFLED.search(word)) and not _RUN.search(word)
 
 
 def is_name(word: str, least: int = 1) -> bool:
@@ -106,13 +105,12 @@ def is_name(word: str, least: int = 1) -> bool:
 
 
 def without_made(text: str, hidden: Callable[[str], str]) -> str:
-    """The text without words that are random, and without shorter ones near the name of a secret: on its line,
-    and on two lines below if nothing is masked before. Base64 of a text stays if ``hidden`` leaves that text
-    as it is."""
+    """The text without words that are random, and without shorter ones near the name of a secret: on its
+    line, and on two lines below if nothing is masked before. Base64 of a text stays if ``hidden`` leaves that
+    text as it is."""
     parts, near = [""], 0
     for line in _LINE.findall(text):
-        names = [name[-MOST_NAME:].replace(" ", "_") for name in _NAME_WORD.findall(line)]
-        near = NEAR if any(map(sounds_secret, names)) else near
+        near = NEAR if any(map(sounds_secret, _NAME_WORD.findall(line))) else near
         parts.append(_WORD.sub(functools.partial(_without_parts, near=near > 0, hidden=hidden), line))
         near = 0 if MASK in line else near - 1
     return "".join(parts)
