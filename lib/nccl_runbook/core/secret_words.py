@@ -28,12 +28,16 @@ ALONE, PIECE, PASSWORD, LETTERS = 32, 16, 8, 4
 MOST, MOST_OF_ONE_CASE = 8 / 3, 3.6
 # letters of one kind, a capital before small ones, a number, a size such as 256x192x64, a dimension (2D)
 _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-# letters alone between hyphens. Names hold them, or so many letters of one kind (isAllCudaP2p), passwords not
-_LETTERS_ALONE = r"(?<![^_-])[A-Za-z]{3,}(?![^_-])"
-_RUN = re.compile(rf"[a-z]{{4}}|[A-Z][a-z]{{3}}|[A-Z]{{4}}|\d{{4}}|{_LETTERS_ALONE}")
-# what is no key, and looks so: hashes, revisions, addresses; a SHA-256 in base32, as Triton and Inductor call
-# their files
-_ID = re.compile("(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})|[A-Z2-7]{52}|[cf]?[a-z2-7]{51}")
+# a word between hyphens: what it is in is a name
+_PLAIN = re.compile("(?<![^_-])[A-Za-z]{5,}(?![^_-])")
+# so many letters of one kind, digits, or letters between hyphens are in names (isAllCudaP2p), in no password
+_RUN = re.compile(r"[a-z]{4}|[A-Z][a-z]{3}|[A-Z]{4}|\d{4}|(?<![^_-])[A-Za-z]{3}(?![^_-])")
+# what is no key, and looks so: hashes, revisions, addresses, the id of a pod; a SHA-256 in base32, as Triton
+# and Inductor call their files
+_ID = re.compile(
+    "(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})|"
+    "[a-z]{1,9}[0-9a-f]{32,64}|[A-Z2-7]{52}|[cf]?[a-z2-7]{51}"
+)
 # near the name of a secret, these are names, too: network interfaces and RDMA devices, as udev calls them;
 # meshes, in which each number is one of parallel parts (TP8PP4); formats of numbers (fp8e4m3); addresses;
 # durations; functions of CUDA, HIP and NCCL; types, as a compiler writes them; jobs of Ray; a ULID, which
@@ -123,7 +127,7 @@ def _without_parts(word: Match[str], near: bool, hidden: Callable[[str], str]) -
     parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")
     for at, part in enumerate(parts):
         piece = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
-        letters = piece if re.search(_LETTERS_ALONE, part) else re.sub("[^A-Za-z0-9]", "", part)
+        letters = piece if _PLAIN.search(part) else re.sub("[^A-Za-z0-9]", "", part)
         is_cached = PATH.match(word[0]) and (piece.islower() or piece.isupper())
         is_key = is_made(piece, PIECE) and not is_cached and not is_name(part)
         if is_key and is_made(letters, ALONE):
