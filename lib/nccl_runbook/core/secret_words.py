@@ -60,7 +60,7 @@ _CAPITALISED = re.compile("[A-Z](?=[a-z]?[aeiouy])[a-z]{3,}")  # two in a third 
 _WORD = re.compile(
     r"(?:(?<![A-Za-z])(?i:(?:x-amz-(?:cf-)?)?id(?:-\d)?|uid|etag|hash|digest|checksum|integrity|fingerprint|"
     r"commit|revision|sha\d{1,3}|md5)(?:\\?[\"'])?[ ]?[:=-][ ]?(?:\\?[\"'])?|"
-    r"\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
+    r"\bAAAA[BCE][23]|\b_[ZR]|\bocid1\.)[\w+/=.-]+|"
     r"(?<![\w+/~.-])(?=[A-Za-z_+/~.-]*[0-9])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
 )
 # base64, in which a slash is no end: no part of it is a word or a number
