@@ -106,6 +106,7 @@ def test_no_random_word_of_less_than_32_characters_is_masked_where_nothing_names
     for size in range(8, 32):
         text = form.format("".join(made.choices(MIXED, k=size)))
         assert Redactor({}).text(text) == text
+        assert Redactor({}).json({"host": text, "facts": [{"hostname": text}]}) == {"host": text, "facts": [{"hostname": text}]}
 
 
 @pytest.mark.parametrize(("text", "stays"), [('{"model": "qwen3", "tp": 8}', True), ("tp: 8\npp: 2\ndtype: bf16", True), ('{"user": "ann", "password": "x4canary"}', False),
