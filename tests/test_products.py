@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pickle
+import random
 import re
 import shlex
 from collections.abc import Iterator
@@ -15,9 +16,11 @@ from book_samples import run_cli
 from hang_samples import Job
 from live_samples import IN_ALL_REDUCE, SAVING, Frame, look, rank
 from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.secret_values import MASK
 from nccl_runbook.look import live
 from nccl_runbook.messages import read as messages_read
 from nccl_runbook.sync.read_trace import PREFIX
+from test_redact_lines import FRESH, filled, left, made
 from warm_cli import read_cli
 
 SHAPES = [shape.strip("\n") for shape in (Path(__file__).parent / "data" / "secrets.txt").read_text().split("\n---\n")]
@@ -219,3 +222,35 @@ def test_a_record_with_a_text_of_megabytes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(json.dumps({"schema": "nccl-runbook/record/2", "step": "07-logs", "status": "ok", "started": "x", "reason": "x" * 60_000_000}))
     ended = run_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out", timeout=15)
     assert ended.returncode == 2 and "MiB" in ended.stderr and not (tmp_path / "out").exists()
+
+
+def test_no_product_shows_a_secret_of_the_sets_that_were_written_before(tmp_path: Path) -> None:
+    """Shapes behind what is quoted, names in a script, all of it as a symptom."""
+    pick, texts, values = random.Random(7), [], []
+    for shapes, _, _ in FRESH:
+        for shape in shapes.split("\n---\n"):
+            text, secrets = filled(shape, pick)
+            texts.append(text)
+            values += [secret for secret in secrets if len(secret) >= 6]
+    given = {name.replace(".", "_"): made("p", pick) for _, names, _ in FRESH for name in names.split()}
+    values += given.values()
+    job, script, page, out = tmp_path / "job.log", tmp_path / "train.sh", tmp_path / "page.html", tmp_path / "out"
+    job.write_text(KNOWN + "\n" + "\n".join(f"[rank{n % 8}]: RuntimeError: NCCL error: {text}" for n, text in enumerate(texts)) + "\n")
+    script.write_text("#!/bin/bash\n" + "".join(f"export {name}={value}\n" for name, value in given.items()) + "srun python3 train.py\n")
+    symptom = "\n".join(["it hangs", *texts, *(f"{name}: {value}" for name, value in given.items())])
+    for words in (("triage", job, "--context", symptom), ("diagnose", job, script, symptom), ("env", script)):
+        for more in ((), ("--json",)):
+            ended = read_cli(*words, "--html", page, *more)
+            assert left("\n".join([ended.stdout, ended.stderr, page.read_text()]), values) == [] and ended.returncode in (0, 3, 4), words[0]
+    ended = read_cli("run", "--out", out, "--log", job, "--symptom", symptom, "--step", "07-logs", "--step", "02-environment", "--budget", "90s", env={**os.environ, **given}, timeout=300)
+    files = {path.name: path.read_text() for path in out.rglob("*") if path.is_file()}
+    assert {"07-logs.ipynb", "07-logs.html", "07-logs.json", "02-environment.json", "verdict.json", "index.html"} <= {*files} and ended.returncode in (3, 4)
+    assert {name: shown for name, text in {**files, "terminal": ended.stdout + ended.stderr}.items() if (shown := left(text, values))} == {}
+
+
+@pytest.mark.parametrize("number", range(len(FRESH)))
+def test_what_was_written_before_as_no_secret_is_readable_on_the_page(number: int, tmp_path: Path) -> None:
+    lines = [filled(line, random.Random(line))[0] for line in FRESH[number][2].split("\n")]
+    (tmp_path / "job.log").write_text("".join(f"[rank{n}]: RuntimeError: NCCL error: {line}\n" for n, line in enumerate(lines)))
+    ended = read_cli("triage", tmp_path / "job.log", "--context", "\n".join(["it hangs", *lines]), "--json", "--html", tmp_path / "page.html")
+    assert ended.returncode in (0, 3, 4) and MASK not in ended.stdout + (tmp_path / "page.html").read_text()

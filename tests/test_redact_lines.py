@@ -18,7 +18,8 @@ from warm_cli import read_cli
 
 DATA = Path(__file__).parent / "data"
 ALNUM = string.ascii_letters + string.digits
-ALPHABETS = {"h": "0123456789abcdef", "a": ALNUM, "A": string.ascii_uppercase + string.digits, "l": string.ascii_lowercase + string.digits, "b": ALNUM + "+/", "d": string.digits}
+ALPHABETS = {"h": "0123456789abcdef", "a": ALNUM, "A": string.ascii_uppercase + string.digits, "l": string.ascii_lowercase + string.digits, "b": ALNUM + "+/", "d": string.digits,
+             "u": ALNUM + "-_", "B": string.ascii_uppercase + "234567", "c": string.ascii_lowercase + "234567"}
 HIDDEN = Redactor({}).hidden
 # what a logger, a launcher or a host puts before each line: of the first and of the next one
 PREFIXES = [("", ""), ("[rank0]: ", "[rank0]: "), ("[rank11]:", "[rank11]:"), ("2026-11-30 12:00:01,123 INFO ", "2026-11-30 12:00:01,124 WARNING "), ("(worker pid=412) ", "(worker pid=412) "),
@@ -43,7 +44,7 @@ def made(kind: str, pick: random.Random) -> str:
         return simple[kind]
     if kind == "J":
         return f"eyJhbGciOiJIUzI1NiJ9.eyJ{made('a40', pick)}.{made('a43', pick)}"
-    return "".join(pick.choices(ALPHABETS[kind[0]], k=int(kind[1:]) - 2)) + {"d": "42", "A": "Q7", "h": "a7"}.get(kind[0], "k4")
+    return "".join(pick.choices(ALPHABETS[kind[0]], k=max(int(kind[1:]) - 2, 1))) + {"d": "42", "A": "Q7", "h": "a7"}.get(kind[0], "k4")
 
 
 def filled(shape: str, pick: random.Random) -> tuple[str, list[str]]:
@@ -54,12 +55,38 @@ def filled(shape: str, pick: random.Random) -> tuple[str, list[str]]:
         values.append(made(match[1], pick))
         return values[-1]
 
-    return re.sub("«(\\w+)»", value, shape), values
+    return re.sub("«(\\w+)»", value, shape).replace("⏎", "\n"), values
 
 
 def left(text: str, values: list[str]) -> list[str]:
     """Values of which a part that says much is left."""
     return [value for value in values for part in ({value} if len(value) <= 14 else {run[i : i + 9] for run in re.findall("[A-Za-z0-9]{9,}", value) for i in (0, len(run) - 9)} or {value}) if part in text]
+
+
+FRESH = [[part.strip("\n") for part in path.read_text().split("\n=====\n")[1:]] for path in sorted((DATA / "fresh").glob("*.txt"))]
+
+
+@pytest.mark.parametrize("shape", [shape for shapes, _, _ in FRESH for shape in shapes.split("\n---\n")])
+def test_a_shape_of_a_set_that_was_written_before_hides_its_value(shape: str) -> None:
+    for seed in (1, 2):
+        text, values = filled(shape, random.Random(f"{seed}{shape}"))
+        clean = HIDDEN(text)
+        assert MASK in clean and left(clean, [value for value in values if len(value) >= 6]) == []
+        assert HIDDEN(clean) == clean
+
+
+@pytest.mark.parametrize("name", [name for _, names, _ in FRESH for name in names.split()])
+@pytest.mark.parametrize("form", ["export {}={}", "{}: {}", '"{}": "{}"', "--{} {}", "{} = '{}'"])
+def test_a_name_of_a_set_that_was_written_before_hides_its_value(name: str, form: str) -> None:
+    for kind in ("p", "w", "a32", "h40"):
+        assert (value := made(kind, random.Random(name))) not in HIDDEN(form.format(name, value))
+
+
+@pytest.mark.parametrize("line", [line for _, _, lines in FRESH for line in lines.split("\n")])
+def test_what_was_written_before_as_no_secret_stays(line: str) -> None:
+    for seed in (1, 2):
+        text, _ = filled(line, random.Random(f"{seed}{line}"))
+        assert HIDDEN(text) == text
 
 
 SHAPES = (DATA / "shapes.txt").read_text().strip("\n").split("\n---\n")

@@ -243,7 +243,7 @@ class Redactor:
         text = ESCAPED_LINES.sub(
             lambda line: self._masked(line[0].replace("\\n", "\n")).replace("\n", "\\n"), self._masked(text)
         )
-        return without_made(text)
+        return without_made(text, self.hidden)
 
     def _masked(self, text: str) -> str:
         """The text without secrets; lines with a prefix are read together without it, then each alone."""

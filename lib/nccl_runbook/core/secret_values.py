@@ -115,7 +115,7 @@ _LIST, _LONG_VALUE = (
         + "".join(f"(?<!{kind}[ _.-])" for kind in NAMES["key"].split("|"))
         + r"key|secret|password)s?:?[ \t]{0,8}\n[ \t]{0,60}[\w+/=-]{12,200}$)"
     ),
-    re.compile("[A-Za-z0-9]{16,199}"),
+    re.compile(r"(?<![\w./~+-])[A-Za-z0-9][\w+/-]{15,199}={0,2}"),
 )
 
 
@@ -240,7 +240,12 @@ def without_blocks(text: str) -> str:
         _LIST.sub(
             lambda named: _LONG_VALUE.sub(
                 lambda word: (
-                    mask("named") if SHUFFLED.search(word[0]) and not is_numbered(word[0]) else word[0]
+                    mask("named")
+                    if any(
+                        SHUFFLED.search(piece) and not is_numbered(piece)
+                        for piece in re.findall("[A-Za-z0-9]{16,}", word[0])
+                    )
+                    else word[0]
                 ),
                 named[0],
             ),

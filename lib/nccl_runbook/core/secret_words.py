@@ -1,15 +1,17 @@
-"""What a word is by itself: random, as a key is, or composed of words and numbers, as a name is.
+"""Words that are random by themselves, as a key is. A name or an id is put together from words and numbers.
 
 A random word changes between capital letters, small letters and digits after 1 to 3 characters, a name after
-more. So no list of programs, forms or neighbours is needed to recognise a key.
+more. Shorter words can look alike: host names, models and run ids do. So a word that no name, prefix or place
+makes a secret is masked only from 32 characters on, and a shorter one only near the name of a secret.
 """
 
+import base64
+import functools
 import re
-from typing import Match
+from typing import Callable, Match
 
 from nccl_runbook.core.secret_values import (
     MASK,
-    MOST_NAME,
     PATH,
     SHUFFLED,
     is_numbered,
@@ -17,28 +19,35 @@ from nccl_runbook.core.secret_values import (
     sounds_secret,
 )
 
-# 16 random characters are the least that programs issue as a key (96 bits); near the name of a secret 8 are
-# enough for a password. There a name has at least 4 letters between two numbers, on average
-KEY, NAMED, LETTERS = 16, 8, 4
+# letters and digits of a word that nothing names; of a piece of it, or of a key near the name of a secret; of
+# a password there. Names there have at least 4 letters between two numbers, on average
+ALONE, PIECE, PASSWORD, LETTERS = 32, 16, 8, 4
 # characters between two changes, on average: random words have 1.5, and 2.5 if all their letters are small or
 # capital. Of 5,000 words with digits inside, in 250 MB of sources and logs, 300 have 16 characters and as few
 # as this; nearly all are keys and hashes
 MOST, MOST_OF_ONE_CASE = 8 / 3, 3.6
 # letters of one kind, a capital before small ones, a number, a size such as 256x192x64, a dimension (2D)
 _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-MOST_IN_PASSWORD = 3  # characters of one kind: with 4 or more, a word such as isAllCudaP2p would be one
-# what is no key, and looks so: hashes, revisions, addresses
-_ID = re.compile("(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})")
-# words of these kinds are names: network interfaces and RDMA devices, as udev calls them; meshes, in which
-# each number is one of parallel parts (TP8PP4); formats of numbers (fp8e4m3); addresses; durations; functions
-# of CUDA, HIP and NCCL; types, as a compiler writes them; jobs of Ray; a ULID, which begins with a time; a
-# SHA-256 in base32, as Triton and Inductor call their files
+# a word between hyphens: what it is in is a name
+_PLAIN = re.compile("(?<![^_-])[A-Za-z]{5,}(?![^_-])")
+# so many letters of one kind, digits, or letters between hyphens are in names (isAllCudaP2p), in no password
+_RUN = re.compile(r"[a-z]{4}|[A-Z][a-z]{3}|[A-Z]{4}|\d{4}|(?<![^_-])[A-Za-z]{3}(?![^_-])")
+# what is no key, and looks so: hashes, revisions, addresses, the id of a pod; a SHA-256 in base32, as Triton
+# and Inductor call their files
+_ID = re.compile(
+    "(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})|"
+    "[a-z]{1,9}[0-9a-f]{32,64}|[A-Z2-7]{52}|[cf]?[a-z2-7]{51}"
+)
+# near the name of a secret, these are names, too: network interfaces and RDMA devices, as udev calls them;
+# meshes, in which each number is one of parallel parts (TP8PP4); formats of numbers (fp8e4m3); addresses;
+# durations; functions of CUDA, HIP and NCCL; types, as a compiler writes them; jobs of Ray; a ULID, which
+# begins with a time
 _KIND = re.compile(
     r"(?:(?:en|ib|sl|wl|ww|iw|opa|roce|usnic)(?:P\d+)?(?:[a-z]{1,3}\d+)+|"
     r"(?i:(?:[a-z]{0,4}p\d+){2}(?:[a-z]{1,4}\d+)*|[a-z]{0,5}\d{1,2}e\dm\d[a-z0-9]*)|"
     r"0x[0-9A-Fa-f]{1,16}U?L{0,2}|(?i:P?(?:\d+(?:[ywdhms]|[mun]s)T?){3,})|(?:cuda|cu|hip|nccl)[A-Z]\w+|"
     r"[FKPRZ]{0,3}(?:N[KR]?(?:S[atbsiod])?|St|Z)\d{1,3}[A-Za-z_]\w*E_?|raysubmit_\w{16}|"
-    r"01[0-9A-HJKMNP-TV-Z]{24}|[A-Z2-7]{52}|c?[a-z2-7]{51})(?:[.:]\w{1,5})*"
+    r"01[0-9A-HJKMNP-TV-Z]{24})(?:[.:]\w{1,5})*"
 )
 # letters between two numbers of a name: of one case, words that each begin with a capital, or as in LoRA
 _LETTERS = re.compile(
@@ -46,42 +55,43 @@ _LETTERS = re.compile(
     "[A-Z]{1,2}[a-z][A-Z]{1,2})"
 )
 _CAPITALISED = re.compile("[A-Z](?=[a-z]?[aeiouy])[a-z]{3,}")  # two in a third of a word are a name
-# a word of a text; and first what is as long and no secret: a fingerprint, a public key, a mangled name
+# a word of a text; and first what is as long and no secret: what is named as an id or a hash, a public key,
+# a mangled name
 _WORD = re.compile(
-    r"(?:\b(?i:sha\d{1,3})[:=-]|\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
+    r"(?:(?<![A-Za-z])(?i:(?:x-amz-(?:cf-)?)?id(?:-\d)?|uid|etag|hash|digest|checksum|integrity|fingerprint|"
+    r"commit|revision|sha\d{1,3}|md5)(?:\\?[\"'])?[ ]?[:=-][ ]?(?:\\?[\"'])?|"
+    r"\bAAAA[BCE][23]|\b_[ZR]|\bocid1\.)[\w+/=.-]+|"
     r"(?<![\w+/~.-])(?=[A-Za-z_+/~.-]*[0-9])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
 )
 # base64, in which a slash is no end: no part of it is a word or a number
 _BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
-# before a word: a setting of the libraries that this tool is about, whose values are no keys
-_SETTING = re.compile(
-    r"\b(?:NCCL|RCCL|HCCL|GLOO|UCX|FI|IBV|OMPI|TORCH|CUDA)_[A-Z0-9_]{1,60}=[\"']?[^\s\"']{0,80}$"
+# the name of a secret is near on its line and on two lines below; of a long line, each part is one
+NEAR, _LINE = 3, re.compile(r"[^\n]{0,400}\S*\n?")
+_NAME_WORD = re.compile(
+    r"(?<![\w.-])(?<!\[redacted:)(?:(?i:api|access|secret) (?=(?i:key)))?[A-Za-z_][\w.-]*"
 )
-NEAR = 400  # characters before and behind a word
-_NAME_WORD = re.compile(r"(?<![\w.-])(?<!\[redacted:)[A-Za-z_][\w.-]*")
 
 
-def is_made(word: str, least: int = KEY) -> bool:
+def is_made(word: str, least: int) -> bool:
     """Whether the letters and digits, at least so many, change as often as random ones do. Of random words
     of 16, 9 in 10 do, 8 in 10 if all letters are of one case, 6 in 10 if they are base32."""
-    if len(word) < least or not SHUFFLED.search(word) or _ID.fullmatch(word):
-        return False
-    each = len(word) / len(_CHUNK.findall(word))
-    if word.islower() or word.isupper():
-        return each <= MOST_OF_ONE_CASE and not is_numbered(word.lower())
-    return each <= MOST
-
-
-def is_password(word: str, least: int = KEY) -> bool:
-    """Whether a word, perhaps with hyphens, is random in each part, and mixes small letters, capital ones and
-    digits, as generated passwords do."""
-    letters = re.sub("[-_]", "", word)
-    if not letters.isalnum() or letters.islower() or letters.isupper() or not is_made(letters, least):
-        return False
-    parts = [(part, _CHUNK.findall(part)) for part in re.findall("[^-_]{3,}", word)]
-    return all(len(part) <= MOST * len(chunks) for part, chunks in parts) and all(
-        len(chunk) <= MOST_IN_PASSWORD for _, chunks in parts for chunk in chunks
+    is_mixed = not (word.islower() or word.isupper())
+    most = MOST if is_mixed else MOST_OF_ONE_CASE
+    return (
+        len(word) >= least
+        and bool(SHUFFLED.search(word))
+        and not _ID.fullmatch(word)
+        and len(word) <= most * len(_CHUNK.findall(word))
+        and (is_mixed or not is_numbered(word.lower()))
     )
+
+
+def is_password(word: str) -> bool:
+    """Whether a word, perhaps with hyphens, mixes small letters, capital ones and digits as a generated
+    password does."""
+    letters = re.sub("[-_]", "", word)
+    is_mixed = letters.isalnum() and not letters.islower() and not letters.isupper()
+    return is_mixed and is_made(letters, PASSWORD) and bool(SHUFFLED.search(word)) and not _RUN.search(word)
 
 
 def is_name(word: str, least: int = 1) -> bool:
@@ -98,36 +108,38 @@ def is_name(word: str, least: int = 1) -> bool:
     )
 
 
-def without_made(text: str) -> str:
-    """The text without words that are random, wherever they stand, and without shorter ones near the name of
-    a secret."""
-    return _WORD.sub(_without_parts, text)
+def without_made(text: str, hidden: Callable[[str], str]) -> str:
+    """The text without words that are random, and without shorter ones near the name of a secret: on its
+    line, and on two lines below if nothing is masked before. Base64 of a text stays if ``hidden`` leaves that
+    text as it is."""
+    parts, near = [""], 0
+    for line in _LINE.findall(text):
+        near = NEAR if any(map(sounds_secret, _NAME_WORD.findall(line))) else near
+        parts.append(_WORD.sub(functools.partial(_without_parts, near=near > 0, hidden=hidden), line))
+        near = 0 if MASK in line else near - 1
+    return "".join(parts)
 
 
-def _without_parts(word: Match[str]) -> str:
+def _without_parts(word: Match[str], near: bool, hidden: Callable[[str], str]) -> str:
     """The word; of a path, each part that is random as a mask."""
-    if not word["word"] or not SHUFFLED.search(word[0]):
+    if not word["word"] or len(word[0]) < ALONE and not near or _is_harmless_text(word[0], hidden):
         return word[0]
-    if _SETTING.search(word.string[max(0, word.start() - 160) : word.start()]):
-        return word[0]
-    folders = bool(PATH.match(word[0]))
     parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")
     for at, part in enumerate(parts):
-        longest = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
-        of_cache = folders and (longest.islower() or longest.isupper())
-        if (is_made(longest) and not of_cache or is_password(part)) and not is_name(part):
+        piece = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
+        letters = piece if _PLAIN.search(part) else re.sub("[^A-Za-z0-9]", "", part)
+        is_cached = PATH.match(word[0]) and (piece.islower() or piece.isupper())
+        is_key = is_made(piece, PIECE) and not is_cached and not is_name(part)
+        if is_key and is_made(letters, ALONE):
             parts[at] = mask("token")
-        elif is_password(part, NAMED) and not is_name(part, LETTERS) and _is_near_name(word):
+        elif near and (is_key or is_password(part) and not is_name(part, LETTERS)):
             parts[at] = mask("named")
     return "/".join(parts)
 
 
-def _is_near_name(word: Match[str]) -> bool:
-    """Whether its line names a secret, or one of the two lines above that hold no mask."""
-    above = word.string[max(0, word.start() - NEAR) : word.start()].split("\n")[-3:]
-    line = above.pop() + word.string[word.start() : word.end() + NEAR].split("\n")[0]
-    return any(
-        sounds_secret(name[0][-MOST_NAME:])
-        for words in (line, *(other for other in above if MASK not in other))
-        for name in _NAME_WORD.finditer(words)
-    )
+def _is_harmless_text(word: str, hidden: Callable[[str], str]) -> bool:
+    """Whether the word is the base64 of a text, of a configuration for example, without a secret in it."""
+    letters = re.sub("[^A-Za-z0-9+/]", "", word)
+    text = base64.b64decode(letters[: len(letters) // 4 * 4]).decode("ascii", "replace")
+    is_text = bool(re.search(r"[\s{]", text)) and not re.search(r"[^\s -~]", text)
+    return is_text and len(word) >= ALONE and hidden(text) == text
