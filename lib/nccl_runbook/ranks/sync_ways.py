@@ -241,7 +241,6 @@ def opened(message):
 
 
 # ways that fill two buffers of a bucket's size in turn
-IN_BUCKETS = (flat, ipc_flat)
 # name -> its way; sync/methods.py lists the same names
 METHODS = {
     "nccl-flat": flat,
@@ -258,3 +257,5 @@ METHODS = {
     "disk-shm": sync_disk.disk,
     "disk": sync_disk.disk,
 }
+# those that send buckets of tensors; gloo-delta does so in its first sync
+IN_BUCKETS = {"gloo-delta", *(name for name, way in METHODS.items() if way in (flat, ipc_flat))}
