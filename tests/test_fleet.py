@@ -400,6 +400,12 @@ def test_lines_of_a_history_that_cannot_be_read_stay_and_are_counted(tmp_path: P
     assert history.read_text().startswith(before + "\n") and len(read.history(history).unread) == 3
 
 
+@pytest.mark.parametrize("status, unread", [("ok", 0), ("missing", 0), ("", 0), ("flaky", 1), ("OK", 1), (None, 1), (["ok"], 1)])
+def test_a_line_with_an_unknown_status_is_not_read(status: object, unread: int) -> None:
+    known = read.history_of(json.dumps({"schema": read.LINE_SCHEMA, "night": NIGHTS[0], "node": "n1", "status": status}))
+    assert (len(known.unread), len(known.lines)) == (unread, 1 - unread)
+
+
 @given(st.text(max_size=200))
 def test_any_text_is_a_history(text: str) -> None:
     known = read.history_of(text)

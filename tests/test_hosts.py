@@ -29,7 +29,7 @@ from nccl_runbook.hosts import (
     judge_worlds,
 )
 from nccl_runbook.hosts.facts import HostFacts, Hosts, HostWorld, TcpPath
-from nccl_runbook.hosts.judge import differences
+from nccl_runbook.hosts.judge import broken_hosts, differences, exclude
 from nccl_runbook.hosts.on_node import node
 from nccl_runbook.hosts.read import flat, read
 from slurm_hosts import SlurmHosts, wrong
@@ -289,6 +289,12 @@ def test_unjudged_records_are_not_healthy_by_themselves(tmp_path: Path) -> None:
     assert records(tmp_path, ("n1", "unknown", gap), ("n2", "unknown", gap))["verdict"] == "unknown"
     edge = {"edges": {"edges": [{"source": 0, "outcome": "wrong values"}]}}
     assert records(tmp_path, ("n1", "unknown", edge), ("n2", "unknown", edge))["verdict"] == "broken"
+
+
+@pytest.mark.parametrize("broken, option", [(0, ""), (1, "--exclude=n0"), (5, "--exclude=n0,n1,n2,n3,n4"), (6, ""), (9, ""), (10, "")])
+def test_what_most_hosts_share_is_the_fault_of_no_single_host(broken: int, option: str, tmp_path: Path) -> None:
+    asked = Hosts({f"n{n}": HostFacts(f"n{n}", "file", {}) for n in range(10)}, judged={f"n{n}": {"03": ("broken" if n < broken else "ok", "it is")} for n in range(10)})
+    assert exclude(broken_hosts(asked)) == option
 
 
 def test_the_page_names_the_option_that_leaves_out_the_broken_host_as_a_remedy(tmp_path: Path) -> None:

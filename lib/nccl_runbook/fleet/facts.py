@@ -7,6 +7,7 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.hosts.facts import Hosts
 
 LINE_SCHEMA = "nccl-runbook/fleet-node/1"
+ORDER = ("broken", "warn", "unknown", "running", "skipped", "note", "ok")  # statuses of a record, worst first
 MISSING = "missing"  # status of a node that left no readable record in a night
 TESTED = ("ok", "note", "warn", "broken")  # statuses that say whether a node failed
 

@@ -7,14 +7,13 @@ from typing import cast, get_args
 
 from nccl_runbook.core.facts import Evidence, Gap, Reason, counted, grouped, known
 from nccl_runbook.core.findings import Finding, Remedy, Severity, worst_first
-from nccl_runbook.fleet.facts import MISSING, Change, Fleet, History, Line, Night
+from nccl_runbook.fleet.facts import MISSING, ORDER, Change, Fleet, History, Line, Night
 from nccl_runbook.fleet.judge_rates import flaky, judge_rates, rates
 from nccl_runbook.hosts import judge as rules
 from nccl_runbook.hosts.facts import Difference, HostFacts
 
 GAP = "gap: "  # begins a value that could not be read
 STATUS = "status"  # name of the change of a node's outcome
-ORDER = ("broken", "warn", "unknown", "running", "skipped", "note", "ok")  # worst first
 LOOK_AGAIN = Remedy(
     "you", "Test the nodes without a record again. If they still leave none, ask your administrator."
 )

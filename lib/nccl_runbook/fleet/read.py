@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.core.records import Record, RecordError, read as read_as
-from nccl_runbook.fleet.facts import LINE_SCHEMA, History, Line, Night
+from nccl_runbook.fleet.facts import LINE_SCHEMA, MISSING, ORDER, History, Line, Night
 from nccl_runbook.hosts import read as reader
 from nccl_runbook.launch.running import STATE
 
@@ -108,7 +108,7 @@ def history_of(text: str) -> History:
 def _line(raw: str) -> Line | None:
     try:
         values = json.loads(raw)
-        if values.pop("schema") != LINE_SCHEMA:
+        if values.pop("schema") != LINE_SCHEMA or values.get("status", "") not in ("", MISSING, *ORDER):
             return None
         datetime.date.fromisoformat(values["night"])
         return read_as(Line, values)

@@ -268,10 +268,10 @@ def leave_out(failing: Sequence[str]) -> list[Remedy]:
 
 
 def broken_hosts(asked_hosts: Hosts) -> list[str]:
-    """Hosts with a broken step; empty if every host is broken, since then no single host is at fault."""
+    """Hosts with a broken step; empty if most hosts are broken, since then no single host is at fault."""
     broken = [
         h
         for h, steps in asked_hosts.judged.items()
         if any(status == "broken" for status, _ in steps.values())
     ]
-    return broken if len(broken) < len(asked_hosts.hosts) else []
+    return broken if 2 * len(broken) <= len(asked_hosts.hosts) else []
