@@ -23,10 +23,12 @@ KEY, NAMED, LETTERS = 16, 8, 4
 # characters between two changes, on average: random words have 1.5, and 2.5 if all their letters are small or
 # capital. Of 5,000 words with digits inside, in 250 MB of sources and logs, 300 have 16 characters and as few
 # as this; nearly all are keys and hashes
-MOST, MOST_OF_ONE_CASE = 8 / 3, 3.6
+MOST_PER_CHANGE, MOST_OF_ONE_CASE = 8 / 3, 3.6
 # letters of one kind, a capital before small ones, a number, a size such as 256x192x64, a dimension (2D)
 _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-MOST_IN_PASSWORD = 3  # characters of one kind: with 4 or more, a word such as isAllCudaP2p would be one
+LONGEST_CHUNK = (
+    3  # characters of one kind in a password: with 4 or more, a word such as isAllCudaP2p would be one
+)
 # what is no key, and looks so: hashes, revisions, addresses
 _ID = re.compile("(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})")
 # words of these kinds are names: network interfaces and RDMA devices, as udev calls them; meshes, in which
@@ -69,7 +71,7 @@ def is_made(word: str, least: int = KEY) -> bool:
     each = len(word) / len(_CHUNK.findall(word))
     if word.islower() or word.isupper():
         return each <= MOST_OF_ONE_CASE and not is_numbered(word.lower())
-    return each <= MOST
+    return each <= MOST_PER_CHANGE
 
 
 def is_password(word: str, least: int = KEY) -> bool:
@@ -79,8 +81,8 @@ def is_password(word: str, least: int = KEY) -> bool:
     if not letters.isalnum() or letters.islower() or letters.isupper() or not is_made(letters, least):
         return False
     parts = [(part, _CHUNK.findall(part)) for part in re.findall("[^-_]{3,}", word)]
-    return all(len(part) <= MOST * len(chunks) for part, chunks in parts) and all(
-        len(chunk) <= MOST_IN_PASSWORD for _, chunks in parts for chunk in chunks
+    return all(len(part) <= MOST_PER_CHANGE * len(chunks) for part, chunks in parts) and all(
+        len(chunk) <= LONGEST_CHUNK for _, chunks in parts for chunk in chunks
     )
 
 
@@ -104,28 +106,28 @@ def without_made(text: str) -> str:
     return _WORD.sub(_without_parts, text)
 
 
-def _without_parts(word: Match[str]) -> str:
+def _without_parts(match: Match[str]) -> str:
     """The word; of a path, each part that is random as a mask."""
-    if not word["word"] or not SHUFFLED.search(word[0]):
-        return word[0]
-    if _SETTING.search(word.string[max(0, word.start() - 160) : word.start()]):
-        return word[0]
-    folders = bool(PATH.match(word[0]))
-    parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")
+    before = match.string[max(0, match.start() - 160) : match.start()]
+    if not match["word"] or not SHUFFLED.search(match[0]) or _SETTING.search(before):
+        return match[0]
+    folders = bool(PATH.match(match[0]))
+    parts = [match[0]] if _BASE64.fullmatch(match[0]) else match[0].split("/")
     for at, part in enumerate(parts):
         longest = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
+        # caches call their folders by hashes of one case; a key is rarely part of a path
         of_cache = folders and (longest.islower() or longest.isupper())
         if (is_made(longest) and not of_cache or is_password(part)) and not is_name(part):
             parts[at] = mask("token")
-        elif is_password(part, NAMED) and not is_name(part, LETTERS) and _is_near_name(word):
+        elif is_password(part, NAMED) and not is_name(part, LETTERS) and _is_near_name(match):
             parts[at] = mask("named")
     return "/".join(parts)
 
 
-def _is_near_name(word: Match[str]) -> bool:
+def _is_near_name(match: Match[str]) -> bool:
     """Whether its line names a secret, or one of the two lines above that hold no mask."""
-    above = word.string[max(0, word.start() - NEAR) : word.start()].split("\n")[-3:]
-    line = above.pop() + word.string[word.start() : word.end() + NEAR].split("\n")[0]
+    above = match.string[max(0, match.start() - NEAR) : match.start()].split("\n")[-3:]
+    line = above.pop() + match.string[match.start() : match.end() + NEAR].split("\n")[0]
     return any(
         sounds_secret(name[0][-MOST_NAME:])
         for words in (line, *(other for other in above if MASK not in other))

@@ -7,6 +7,7 @@ torch (>= 2.2), Python >= 3.9.
 """
 
 import collections
+import dataclasses
 import os
 
 import check
@@ -22,11 +23,12 @@ ONE_IN = 50  # 16-bit words that a sync changes here: 2 %
 Change = collections.namedtuple("Change", "tensor places values sent_sum")
 
 
+@dataclasses.dataclass
 class Changing:
     """The bytes of a pattern of which each sync after sync ``first`` changes one word in ONE_IN."""
 
-    def __init__(self, pattern, first):
-        self.pattern, self.first = pattern, first
+    pattern: sync_bytes.Pattern
+    first: int
 
     def fill(self, number):
         """Write what sync ``number`` brings into memory that holds what the sync before brought."""
@@ -147,15 +149,16 @@ def carry(sync, clock, changes, count):
 
 
 def compare(sync, changes):
-    """Raise RuntimeError for the first tensor whose changes are not those that were sent. The trainer has none
-    to compare."""
+    """Raise RuntimeError for the first tensor whose changes are not those that were sent. The trainer has
+    none to compare."""
     if sync.kind == "leave":
         os._exit(9)
     if sync.kind == "torn":
         changes[-1].values.bitwise_xor_(1)
     for change in changes:
         if check_sum(change.places, change.values) != change.sent_sum:
-            raise RuntimeError(f"{sync.names[change.tensor]}: its changes arrived torn; no tensor was changed")
+            name = sync.names[change.tensor]
+            raise RuntimeError(f"{name}: its changes arrived torn; no tensor was changed")
 
 
 def apply(sync, change):
