@@ -85,10 +85,10 @@ def owners(handle):
 
 def by_one_call(handle):
     """The fields of NvmlGpu that name their call (machine/facts.py, ``asked``)."""
-    fields = {f.name: f.metadata for f in dataclasses.fields(NvmlGpu) if "call" in f.metadata}
     return {
-        name: then(ask(how["call"], handle), name_in(how["names"]) if how["names"] else text)
-        for name, how in fields.items()
+        field.name: then(ask(how["call"], handle), name_in(how["names"]) if how["names"] else text)
+        for field in dataclasses.fields(NvmlGpu)
+        if (how := field.metadata)
     }
 
 

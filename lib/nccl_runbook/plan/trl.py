@@ -50,14 +50,15 @@ def _colocated(launch: Launch, trainer: _Trainer) -> tuple[Mode, Placed]:
         part("trainer", "accelerate", "trainer", processes),
         part("engine", "vllm", "vllm", processes // tensor or 1, tensor, anchor=0),
     )
-    refusals = []
-    if processes % tensor:
-        refusals.append(
+    refusals = that_apply(
+        (
+            processes % tensor > 0,
             f"TRL refuses this launch, because vllm_tensor_parallel_size {tensor} does not divide "
             f"{processes} processes. "
             + divisors("vllm_tensor_parallel_size", processes, 1)
-            + f"start a multiple of {tensor} processes"
+            + f"start a multiple of {tensor} processes",
         )
+    )
     verdict = verdict_of((refusals, "refused"), (processes > len(trainer.sees), "zero-visible"))
     by_itself = (
         "with vllm_mode colocate, each trainer process runs its own engine and loads the weights "
