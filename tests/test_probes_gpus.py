@@ -1,6 +1,7 @@
 """NVML in its child, against a stand-in for the library; and what a real rank finds."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from nccl_runbook.machine.facts import (
     GpuUse,
     GpuUsers,
     Machine,
+    NvmlGpu,
     NvmlView,
     Owner,
     Surroundings,
@@ -43,14 +45,25 @@ def seen(scenario: str, pid: int = 0, deadline_s: float = 10.0) -> NvmlView | Ga
     return view
 
 
-def test_a_healthy_host_has_no_gaps():
+@pytest.fixture(scope="module")
+def healthy() -> NvmlView:
+    return seen("healthy")
+
+
+def test_a_healthy_host_has_no_gaps(healthy):
     """Of the calls that the stand-in has."""
-    view = seen("healthy")
+    view = healthy
     lacks = [gap.detail.partition("(")[0] not in SOURCE.read_text() and "() failed: " in gap.detail for _, gap in gaps_in(view)]
     assert all(lacks) and len(view.reached) == 4 and len(view.pairs) == 6
     assert (view.driver, view.cuda_driver) == ("580.159.04", "13.0") and view.pairs[0].level == "NV18"
     assert view.gpus[1].pci_bus_id == "00000000:00:07.0" and view.gpus[1].fabric == Fabric("completed", "Success")
     assert view.gpus[0].memory.used_bytes == 0 and view.gpus[0].memory.reserved_bytes == 616 << 20
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(NvmlGpu) if "call" in f.metadata])
+def test_the_stand_in_has_each_value_that_one_call_gives(healthy, field):
+    values = [getattr(gpu, field) for gpu in healthy.gpus]
+    assert len(values) == 4 and all(isinstance(value, str) and not value.startswith("unknown") for value in values)
 
 
 @pytest.mark.parametrize(("scenario", "index", "words"), [

@@ -12,8 +12,9 @@ from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as rules, read_file as environment_file
-from nccl_runbook.environment.facts import Environment
+from nccl_runbook.environment.facts import Environment, Role
 from nccl_runbook.environment.judge import judge
+from nccl_runbook.environment.read_role import limits_of
 from nccl_runbook.environment.table import variables_table
 from packaging.specifiers import SpecifierSet
 from pydantic import TypeAdapter
@@ -434,6 +435,19 @@ def test_shm_too_small_is_told_once_for_each_mount():
 def test_roles_differ_in_limits_and_mounts(changes, severity):
     told = found(environment(role("trainer"), role("engine", **changes)), "roles-differ")
     assert [f.severity for f in told] == ([severity] if severity else []) and all("engine (" in f.title for f in told)
+
+
+LIMITS = {f.name: f.metadata["row"] for f in dataclasses.fields(Role) if f.metadata.get("row")}
+
+
+@pytest.mark.parametrize("field", LIMITS)
+def test_each_limit_of_a_process_is_read_and_compared(field):
+    """A limit is a field of Role: no other code reads it, or compares the ranks of a job."""
+    text = "".join(f"{row:<26}{4000 + number:<21}unlimited            units\n" for number, row in enumerate(LIMITS.values(), 1))
+    limits = limits_of(text)
+    assert limits == {name: str(4000 + number) for number, name in enumerate(LIMITS, 1)} and limits_of(NOT_RUN) == dict.fromkeys(LIMITS, NOT_RUN)
+    told, = found(environment(role("trainer"), role("engine", **{field: "17"})), "roles-differ")
+    assert told.evidence[-1].source == f"environment.roles[1].{field}" and "engine (17)" in told.title
 
 
 # ---- libnccl ---------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """How a run was set up and how long its steps took: the facts of its logs and records, to be laid beside
 those of another."""
 
+import dataclasses
 import os
 import re
 from collections import Counter, defaultdict
@@ -11,7 +12,7 @@ from nccl_runbook.against.facts import RunProfile
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import to_json, values_at
 from nccl_runbook.core.facts_world import World
-from nccl_runbook.core.records import Record, RecordError, read
+from nccl_runbook.core.records import Record, RecordError, read, some
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.source import Source
@@ -52,17 +53,19 @@ def collect(
     return Redactor(os.environ).json(reader.profile(read_each(sources(paths, stdin, limit), reader.read)))
 
 
+@dataclasses.dataclass(eq=False)
 class _Reader:
     """One pass over the records and the texts of a run."""
 
-    def __init__(self) -> None:
-        self._silent: set[bytes] = set()
-        self._settings: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-        self._comms: set[str] = set()
-        self._times: dict[str, list[float]] = defaultdict(list)
-        self._steps, self._variables_from = list[str](), set[str]()
-        # every rank may print the time of the same sync
-        self._source, self._syncs = ("", Counter[tuple[str, int | None]]())
+    _silent: set[bytes] = some(set)
+    _settings: dict[str, dict[str, list[str]]] = some(lambda: defaultdict(lambda: defaultdict(list)))
+    _comms: set[str] = some(set)
+    _times: dict[str, list[float]] = some(lambda: defaultdict(list))
+    _steps: list[str] = some(list)
+    _variables_from: set[str] = some(set)
+    _source: str = ""
+    # every rank may print the time of the same sync
+    _syncs: Counter[tuple[str, int | None]] = some(Counter)
 
     def take(self, record: Record) -> None:
         """Take in the facts of a record; without a GPU its figures are those of a rehearsal."""

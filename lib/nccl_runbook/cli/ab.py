@@ -121,7 +121,7 @@ def ab(
             )
             arms = _arms(a, b, until, allow_busy)
             subject = compare.subject(wanted, ranks, stopped)
-            stopped.remember()
+            stopped.remember()  # from here on a signal ends the runs, and what was measured is answered
             compared = compare.collect(
                 arms, until - time.monotonic(), lambda: subject, comparison.walk, rounds, stopped
             )
@@ -161,6 +161,7 @@ def _end(
     verdict, tables = verdict_of(findings), tables_of(compared)
     code = 128 + received if received else exit_code(verdict, fail_on)
     carries = [f.title for f in findings[1:2] if f.id == "effect-named"]
+    # not report.tables.finding_text: a remedy of the first finding is not repeated below the others
     lines = [
         line
         for f in findings

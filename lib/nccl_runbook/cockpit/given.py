@@ -20,12 +20,9 @@ def items(given: str, root: Path, pasted: Path) -> list[str]:
     """Each path, absolute; a line that is no path, unchanged; several such lines (a log) as one file.
     ``root``: base of relative paths; ``pasted``: where lines of a log are written."""
     lines = [line for line in given.splitlines() if line.strip()]
-    paths: list[str] = []
-    rest: list[str] = []
-    for line in lines:
-        named = _named(line.strip(), root) if len(lines) <= MOST_NAMES else []
-        paths += named
-        rest += [] if named else [line]
+    named = {line: _named(line.strip(), root) for line in lines} if len(lines) <= MOST_NAMES else {}
+    paths = [path for line in lines for path in named.get(line, [])]
+    rest = [line for line in lines if not named.get(line)]
     if len(rest) < 2 or not any(" " in line.strip() for line in rest):
         return [*paths, *map(str.strip, rest)]
     write_text(pasted, Redactor(os.environ).text("\n".join([*rest, ""])))

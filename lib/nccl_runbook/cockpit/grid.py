@@ -11,6 +11,7 @@ import ipywidgets as w
 
 from nccl_runbook.cockpit import command_line
 from nccl_runbook.cockpit.run_process import RunProcess
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.launch.running import STATE
 from nccl_runbook.report.markup import TONES
 from nccl_runbook.report.pictures import macros
@@ -41,10 +42,11 @@ class Grid:
     def draw(self, run: RunProcess | None, disabled: bool) -> None:
         """Show how each pair and arm of this run ended, and before that in the run whose part it repeats."""
         self._parts = run.parts if run else []
-        outcomes: dict[Key, list[tuple[str, str]]] = {}
-        for part in self._parts:
-            for key, worlds in worlds_by_key(part.folder).items():
-                outcomes.setdefault(key, []).append(outcome(worlds, part.at_work))
+        outcomes = grouped(
+            (key, outcome(worlds, part.at_work))
+            for part in self._parts
+            for key, worlds in worlds_by_key(part.folder).items()
+        )
         self._cells = {key: self._cells.get(key) or self._cell(key) for key in outcomes}
         for key, cell in self._cells.items():
             tones = {tone for _, tone in outcomes[key]}

@@ -1,5 +1,6 @@
 """Looks at ranks from the form. The last one is kept, as it shows its moment also after the job has ended."""
 
+import dataclasses
 import os
 import re
 
@@ -12,12 +13,12 @@ GAP_S = 10.0  # between two samples of a process, as the command line has it
 PID = re.compile(r"\s*pid:\d{1,20}\s*")
 
 
+@dataclasses.dataclass
 class Looks:
     """``last``: the last look, or None. Only ``with_ranks`` and other processes cause another one."""
 
-    def __init__(self) -> None:
-        self.last: Live | None = None
-        self._pids: list[int] = []
+    last: Live | None = None
+    _pids: list[int] = dataclasses.field(default_factory=list)
 
     def at(self, pids: list[int]) -> Live:
         """The look at these processes; ValueError if one does not run, or is not readable."""

@@ -25,7 +25,7 @@ ALONE, PIECE, PASSWORD, LETTERS = 32, 16, 8, 4
 # characters between two changes, on average: random words have 1.5, and 2.5 if all their letters are small or
 # capital. Of 5,000 words with digits inside, in 250 MB of sources and logs, 300 have 16 characters and as few
 # as this; nearly all are keys and hashes
-MOST, MOST_OF_ONE_CASE = 8 / 3, 3.6
+MOST_PER_CHANGE, MOST_OF_ONE_CASE = 8 / 3, 3.6
 # letters of one kind, a capital before small ones, a number, a size such as 256x192x64, a dimension (2D)
 _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # a word between hyphens: what it is in is a name
@@ -76,7 +76,7 @@ def is_made(word: str, least: int) -> bool:
     """Whether the letters and digits, at least so many, change as often as random ones do. Of random words
     of 16, 9 in 10 do, 8 in 10 if all letters are of one case, 6 in 10 if they are base32."""
     is_mixed = not (word.islower() or word.isupper())
-    most = MOST if is_mixed else MOST_OF_ONE_CASE
+    most = MOST_PER_CHANGE if is_mixed else MOST_OF_ONE_CASE
     return (
         len(word) >= least
         and bool(SHUFFLED.search(word))
@@ -120,15 +120,15 @@ def without_made(text: str, hidden: Callable[[str], str]) -> str:
     return "".join(parts)
 
 
-def _without_parts(word: Match[str], near: bool, hidden: Callable[[str], str]) -> str:
+def _without_parts(match: Match[str], near: bool, hidden: Callable[[str], str]) -> str:
     """The word; of a path, each part that is random as a mask."""
-    if not word["word"] or len(word[0]) < ALONE and not near or _is_harmless_text(word[0], hidden):
-        return word[0]
-    parts = [word[0]] if _BASE64.fullmatch(word[0]) else word[0].split("/")
+    if not match["word"] or len(match[0]) < ALONE and not near or _is_harmless_text(match[0], hidden):
+        return match[0]
+    parts = [match[0]] if _BASE64.fullmatch(match[0]) else match[0].split("/")
     for at, part in enumerate(parts):
         piece = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
         letters = piece if _PLAIN.search(part) else re.sub("[^A-Za-z0-9]", "", part)
-        is_cached = PATH.match(word[0]) and (piece.islower() or piece.isupper())
+        is_cached = PATH.match(match[0]) and (piece.islower() or piece.isupper())
         is_key = is_made(piece, PIECE) and not is_cached and not is_name(part)
         if is_key and is_made(letters, ALONE):
             parts[at] = mask("token")

@@ -6,11 +6,15 @@ from typing import Any
 
 from nccl_runbook.core.facts import Gap
 
+LIMITS = "/proc/{pid}/limits"
 
-def shown(words: str, reads: str = "") -> Any:
+
+def shown(words: str, reads: str = "", row: str = "", alike: bool = False) -> Any:
     """A field that stands under these words in the table of the host; a Gap until it is asked. ``reads``: the
-    file that shows it, with {pid} for the process; its text is then at hand in read_role.py."""
-    metadata = {"shown": words, "reads": reads}
+    file that shows it, with {pid} for the process; its text is then at hand in read_role.py. ``row``: the row
+    of LIMITS that is its value; read_role.py then has nothing to do. ``alike``: ranks of one job that differ
+    in it are reported."""
+    metadata = {"shown": words, "reads": reads, "row": row, "alike": alike}
     return dataclasses.field(default=Gap("not-run", "not asked"), metadata=metadata)
 
 
@@ -52,12 +56,12 @@ class Role:
     markers: dict[str, str] = dataclasses.field(default_factory=dict)
 
     # the process's own namespaces, and limits as the kernel writes them ("unlimited")
-    container: list[str] | Gap = shown("container")
-    ipc_namespace: str | Gap = shown("IPC namespace", reads="/proc/{pid}/ns/ipc")
-    interfaces: list[str] | Gap = shown("interfaces", reads="/proc/{pid}/net/dev")
+    container: list[str] | Gap = shown("container", alike=True)
+    ipc_namespace: str | Gap = shown("IPC namespace", reads="/proc/{pid}/ns/ipc", alike=True)
+    interfaces: list[str] | Gap = shown("interfaces", reads="/proc/{pid}/net/dev", alike=True)
     routes: list[str] | Gap = shown("default route", reads="/proc/{pid}/net/route")
-    nofile: str | Gap = shown("open files", reads="/proc/{pid}/limits")
-    memlock: str | Gap = shown("locked memory (bytes)", reads="/proc/{pid}/limits")
+    nofile: str | Gap = shown("open files", LIMITS, row="Max open files", alike=True)
+    memlock: str | Gap = shown("locked memory (bytes)", LIMITS, row="Max locked memory", alike=True)
     # size and free bytes of its /dev/shm, and the mount's device number
     shm: list[int] | Gap = shown("/dev/shm")
 

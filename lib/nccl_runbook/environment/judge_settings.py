@@ -1,13 +1,14 @@
 """What is set where: settings against each other, between roles, and against the machine; and what
 the machine itself lacks."""
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.environment.facts import Environment, Host
+from nccl_runbook.environment.facts import Environment, Host, Role
 from nccl_runbook.environment.settings.judge_effective import Setting, conf_lines, effective, settings
 from nccl_runbook.environment.settings.judge_launch import launch_faults, more_ranks_than_gpus
 from nccl_runbook.environment.settings.judge_limits import limits_too_low, shm_too_small
@@ -175,23 +176,18 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
         Severity.WARN,
         shared,
     )
-    for what, key, *remedy in (
-        ("container", "container"),
-        ("IPC namespace", "ipc_namespace", shared),
-        ("interfaces", "interfaces", network),
-        ("open files", "nofile"),
-        ("locked memory", "memlock"),
-    ):
+    remedy = {"ipc_namespace": [shared], "interfaces": [network]}
+    for field in (f for f in dataclasses.fields(Role) if f.metadata.get("alike")):
         yield from _differ(
             env,
-            what,
-            key,
+            field.metadata["shown"].partition(" (")[0],
+            field.name,
             [
                 " ".join(v) or "none" if isinstance(v, list) else v
-                for v in (getattr(r, key) for r in env.roles)
+                for v in (getattr(r, field.name) for r in env.roles)
             ],
             Severity.NOTE,
-            *remedy,
+            *remedy.get(field.name, []),
         )
 
 

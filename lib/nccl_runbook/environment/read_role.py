@@ -1,5 +1,6 @@
 """One role of a job, from the raw answer of its process."""
 
+import dataclasses
 import email
 import re
 from collections.abc import Iterable, Mapping
@@ -57,7 +58,6 @@ def role_of(name: str, raw: Mapping[str, Any]) -> Role:
         if isinstance(devices, Gap)
         else [d.partition(":")[0].strip() for d in devices.splitlines() if ":" in d]
     )
-    limits = _of(files, "/limits")
     return Role(
         name=name,
         variables=kept,
@@ -75,10 +75,15 @@ def role_of(name: str, raw: Mapping[str, Any]) -> Role:
         ipc_namespace=_of(files, "/ns/ipc"),
         interfaces=interfaces,
         routes=_routes(_of(files, "/net/route")),
-        nofile=limit_of(limits, "Max open files"),
-        memlock=limit_of(limits, "Max locked memory"),
         shm=shm if isinstance(shm, Gap) else [shm[0] * shm[1], shm[0] * shm[2], shm[3]],
+        **limits_of(_of(files, "/limits")),
     )
+
+
+def limits_of(limits: str | Gap) -> dict[str, str | Gap]:
+    """Every limit that a field of Role names a row for, from the text of /proc/PID/limits."""
+    rows = {field.name: field.metadata.get("row") for field in dataclasses.fields(Role)}
+    return {name: limit_of(limits, row) for name, row in rows.items() if row}
 
 
 def _of(files: Mapping[str, Any], end: str) -> Any:

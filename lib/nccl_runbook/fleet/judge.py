@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast, get_args
 
 from nccl_runbook.core.facts import Evidence, Gap, Reason, counted, grouped, known
@@ -30,8 +30,10 @@ def lines_of(night: Night, differing: Sequence[Difference], missing: Sequence[st
     for node, own in facts.items():
         steps = _steps(night, node)
         status, reason = min(steps.values(), key=lambda ended: ORDER.index(ended[0]), default=("unknown", ""))
-        different: dict[str, str | None] = {p: v for p, v in sorted(own.items()) if shared.get(p) != v}
-        different.update((path, None) for path in shared if path not in own)
+        different: dict[str, str | None] = {
+            **{path: value for path, value in sorted(own.items()) if shared.get(path) != value},
+            **{path: None for path in shared if path not in own},
+        }
         made.append(
             Line(
                 night.name,
@@ -65,12 +67,11 @@ def _fact(text: str) -> str | Gap:
 
 def _steps(night: Night, node: str) -> dict[str, tuple[str, str]]:
     """Step -> (status, reason): the worst of its records, since a failure is not undone by a later pass."""
-    steps = {}
-    for step in night.hosts.judged.get(node, {}):
-        latest_first = reversed(night.hosts.records[node, step])
-        worst = min(latest_first, key=lambda one: ORDER.index(one.status))
-        steps[step] = worst.status, worst.reason
-    return steps
+    worst = {
+        step: min(reversed(night.hosts.records[node, step]), key=lambda one: ORDER.index(one.status))
+        for step in night.hosts.judged.get(node, {})
+    }  # of equally bad ones the latest
+    return {step: (record.status, record.reason) for step, record in worst.items()}
 
 
 def missing_nodes(history: History, night: Night, expected: Sequence[str] | Gap) -> dict[str, str]:
@@ -98,31 +99,33 @@ def _full_names(nodes: Iterable[str]) -> dict[str, str]:
 
 def changes(history: History, night: Night, lines: Sequence[Line]) -> list[Change]:
     """What differs on each node from the last night in which it left a record; equal changes are one."""
-    earlier = [name for name in sorted(history.lines, reverse=True) if name < night.name]
-    alike: dict[tuple[str, str, str, str, str], list[str]] = {}
-    shared_now = lines[0].facts
-    for line in lines[1:]:
-        nights = (history.lines[name] for name in earlier)
-        pairs = ((lines_then[line.node], lines_then) for lines_then in nights if line.node in lines_then)
-        before = next((pair for pair in pairs if pair[0].status != MISSING), None)
-        if before is None or line.status == MISSING:
-            continue
-        shared_then = before[1].get("", Line(before[0].night)).facts
-        for name, was, now, how in _changed(before[0], shared_then, line, shared_now):
-            alike.setdefault((name, was, now, before[0].night, how), []).append(line.node)
-    made = [
-        Change(name, was, now, since, nodes, how) for (name, was, now, since, how), nodes in alike.items()
+    shared, *nodes = lines
+    every = [
+        change
+        for line in nodes
+        if line.status != MISSING and (last := _last_answer(line.node, history, night))
+        for change in _changed(*last, line, shared)
     ]
+    alike = grouped(((c.name, c.was, c.now, c.since, c.severity), c) for c in every)
+    made = [dataclasses.replace(same[0], nodes=[c.nodes[0] for c in same]) for same in alike.values()]
     return sorted(made, key=lambda c: (c.name != STATUS, c.severity != "warn", -len(c.nodes), c.name))
 
 
-def _changed(
-    before: Line, shared_then: dict[str, str | None], line: Line, shared_now: dict[str, str | None]
-) -> Iterable[tuple[str, str, str, str]]:
-    """(name, was, now, severity) of each change of one node."""
+def _last_answer(node: str, history: History, night: Night) -> tuple[Line, Line] | None:
+    """The line of a node of its last night with a record, and what most nodes of that night share."""
+    for name in sorted(history.lines, reverse=True):
+        lines = history.lines[name]
+        if name < night.name and node in lines and lines[node].status != MISSING:
+            return lines[node], lines.get("", Line(name))
+    return None
+
+
+def _changed(before: Line, shared_then: Line, line: Line, shared_now: Line) -> Iterable[Change]:
+    """The changes of one node."""
     if before.status != line.status:
-        yield STATUS, before.status, line.status, "warn" if line.failed else "note"
-    then, now = {**shared_then, **before.facts}, {**shared_now, **line.facts}
+        severity = "warn" if line.failed else "note"
+        yield Change(STATUS, before.status, line.status, before.night, [line.node], severity)
+    then, now = {**shared_then.facts, **before.facts}, {**shared_now.facts, **line.facts}
     if then == now:
         return
     pair = [
@@ -133,7 +136,14 @@ def _changed(
         if not rules.rule_of(difference.paths[0]) and difference.severity != "warn":
             continue
         values = {host: value for value, hosts in difference.values.items() for host in hosts}
-        yield difference.name, values["then"], values["now"], difference.severity
+        yield Change(
+            difference.name,
+            values["then"],
+            values["now"],
+            before.night,
+            [line.node],
+            difference.severity,
+        )
 
 
 def fleet(night: Night, history: History, expected: list[str] | Gap) -> Fleet:
@@ -141,8 +151,8 @@ def fleet(night: Night, history: History, expected: list[str] | Gap) -> Fleet:
     differing = rules.differences(night.hosts.answered)
     missing = missing_nodes(history, night, expected)
     lines = lines_of(night, differing, [*missing])
-    nights = {name: then for name, then in history.lines.items() if name <= night.name}
-    nights[night.name] = {line.node: line for line in lines}
+    earlier = {name: then for name, then in history.lines.items() if name < night.name}
+    nights = {**earlier, night.name: {line.node: line for line in lines}}
     whole = dataclasses.replace(history, lines=nights)
     nodes = {line.node: line for line in lines if line.node}
     failing = [rate for rate in rates(whole) if rate.node in nodes]  # others have left the fleet
@@ -195,22 +205,20 @@ def _missing(fleet: Fleet) -> list[Finding]:
     return []
 
 
-def _unread(fleet: Fleet) -> list[Finding]:
-    findings = []
+def _unread(fleet: Fleet) -> Iterator[Finding]:
     unread = fleet.night.hosts.unread
     if unread:
         more = f" {counted(len(unread) - 1, 'more file')} could not be read." if len(unread) > 1 else ""
         first = next(iter(unread.values()))
         shown = tuple(Evidence(gap.detail, path) for path, gap in unread.items())[:8]
-        findings.append(Finding("fleet-file-unread", Severity.UNKNOWN, f"{first.detail}.{more}", shown))
+        yield Finding("fleet-file-unread", Severity.UNKNOWN, f"{first.detail}.{more}", shown)
     lines = fleet.history.unread
     if lines:
         text = (
             f"{counted(len(lines), 'line')} of the history cannot be read (the first is line {lines[0]}): "
             "the rates leave them out, and they stay in the file."
         )
-        findings.append(Finding("fleet-history-unread", Severity.UNKNOWN, text))
-    return findings
+        yield Finding("fleet-history-unread", Severity.UNKNOWN, text)
 
 
 def _repeated(night: Night) -> list[Finding]:

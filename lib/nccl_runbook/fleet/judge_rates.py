@@ -1,9 +1,10 @@
 """Nodes that fail in some nights: how often, and whether that is more than the other nodes."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from nccl_runbook.core.facts import Evidence
+from nccl_runbook.core.facts import Evidence, grouped
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.fleet.facts import Fleet, History, Line, Rate
 from nccl_runbook.hosts.judge import leave_out
@@ -16,18 +17,16 @@ def rates(history: History) -> list[Rate]:
     """Each node that failed in any night, the surest first. A night in which most tested nodes failed says
     nothing about one node, and does not count; nor does one in which the node was not tested."""
     nights = [night for night in map(_tested, history.lines.values()) if not _common(night)]
-    tested, failed, last = dict[str, int](), dict[str, int](), dict[str, str]()
-    for line in (line for night in nights for line in night):
-        tested[line.node] = tested.get(line.node, 0) + 1
-        if line.failed:
-            failed[line.node] = failed.get(line.node, 0) + 1
-            last[line.node] = max(last.get(line.node, ""), line.night)
-    all_tested, all_failed = sum(tested.values()), sum(failed.values())
+    lines = [line for night in nights for line in night]
+    tested = Counter(line.node for line in lines)
+    failures = grouped((line.node, line.night) for line in lines if line.failed)
+    all_failed = sum(map(len, failures.values()))
     made = []
-    for node, count in failed.items():
+    for node, failed_in in failures.items():
+        count = len(failed_in)
         low, high = wilson(count, tested[node])
-        by_chance = chance(count, tested[node], all_failed, all_tested)
-        made.append(Rate(node, count, tested[node], low, high, by_chance, last[node]))
+        by_chance = chance(count, tested[node], all_failed, len(lines))
+        made.append(Rate(node, count, tested[node], low, high, by_chance, max(failed_in)))
     return sorted(made, key=lambda rate: (rate.chance, rate.node))
 
 

@@ -94,15 +94,10 @@ def history(path: Path) -> History:
 
 def history_of(text: str) -> History:
     """The history in a text. Of two lines of one node and night the later one counts."""
-    lines: dict[str, dict[str, Line]] = {}
-    unread = []
-    for number, raw in enumerate(text.split("\n"), 1):
-        line = _line(raw) if raw.strip() else None
-        if line:
-            lines.setdefault(line.night, {})[line.node] = line
-        elif raw.strip():
-            unread.append(number)
-    return History(lines, unread, text)
+    rows = {number: _line(raw) for number, raw in enumerate(text.split("\n"), 1) if raw.strip()}
+    nights = grouped((line.night, line) for line in rows.values() if line)
+    lines = {night: {line.node: line for line in own} for night, own in nights.items()}
+    return History(lines, [number for number, line in rows.items() if line is None], text)
 
 
 def _line(raw: str) -> Line | None:
@@ -131,9 +126,6 @@ def _json(line: Line) -> str:
 def names(path: Path) -> list[str]:
     """Node names of a file: one or more a line, separated by blanks or commas; # begins a comment. OSError
     if it cannot be read."""
-    return list(dict.fromkeys(_words(path.read_text(encoding="utf-8", errors="replace"))))
-
-
-def _words(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        yield from re.findall(r"[^\s,]+", line.partition("#")[0])
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    words = (word for line in lines for word in re.findall(r"[^\s,]+", line.partition("#")[0]))
+    return list(dict.fromkeys(words))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from nccl_runbook.core.facts import counted
+from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.fleet.facts import MISSING, Fleet, Line
 from nccl_runbook.fleet.judge import ORDER, STATUS
 from nccl_runbook.hosts.judge import names
@@ -59,10 +59,7 @@ def deviation(fleet: Fleet) -> str:
 def nodes_table(fleet: Fleet) -> Table:
     """One row a deviating node."""
     rates = {rate.node: rate for rate in fleet.rates}
-    changed: dict[str, list[str]] = {}
-    for change in fleet.changes:
-        for node in change.nodes if change.name != STATUS else []:
-            changed.setdefault(node, []).append(change.name)
+    changed = grouped((node, c.name) for c in fleet.changes if c.name != STATUS for node in c.nodes)
     rows = [
         [
             line.node,

@@ -1,6 +1,7 @@
 """What NVML's health fields show of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and
 cards without P2P are healthy."""
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -68,9 +69,8 @@ _HAS: dict[str, Callable[[NvmlGpu, Machine], bool]] = {
     ),
     "mig": lambda g, _: isinstance(g.mig, Mig) and g.mig.is_enabled,
     "mig-empty": lambda g, _: isinstance(g.mig, Mig) and g.mig.is_enabled and not g.mig.instances,
-    "vgpu": lambda g, _: g.virtualisation == "vgpu",
 }
-# what a field of such a GPU shows
+# what a field of such a GPU shows, if that is not its value
 _SHOWS: dict[str, Callable[[NvmlGpu], str]] = {
     "ecc": lambda g: f"{g.ecc.volatile_uncorrected} uncorrected",
     "remapped_rows": lambda g: f"pending {g.remapped_rows.is_pending}, failed {g.remapped_rows.has_failed}",
@@ -82,28 +82,30 @@ _SHOWS: dict[str, Callable[[NvmlGpu], str]] = {
         + (f", held by pid {', '.join(str(o.pid) for o in g.owners)}" if known(g.owners) else "")
     ),
     "mig": lambda g: f"MIG on, {len(g.mig.instances)} instances",
-    "virtualisation": lambda g: str(g.virtualisation),
 }
+
+
+def _with_fault(row: Mapping[str, Any], name: str, machine: Machine) -> list[NvmlGpu]:
+    """GPUs whose field has one of the values of a row, or that have what ``name`` stands for."""
+    if "values" in row:
+        return [g for g in _gpus(machine) if getattr(g, row["field"]) in row["values"]]
+    return [g for g in _gpus(machine) if _HAS[name](g, machine)]
 
 
 def faults(machine: Machine) -> Iterator[Finding]:
     """Faults of single GPUs, one finding for each id of faults.toml."""
     by_title: dict[str, Finding] = {}
     for row in table("gpus/faults")["fault"]:
-        bad, shown = (
-            [g for g in _gpus(machine) if _HAS[name](g, machine)]
-            for name in (row["has"], row.get("shown", row["has"]))
-        )
+        field, name = row["field"], row.get("has", "")
+        show = _SHOWS.get(field, operator.attrgetter(field))
+        bad, shown = (_with_fault(row, n, machine) for n in (name, row.get("shown", name)))
         if bad and row["id"] not in by_title:
             by_title[row["id"]] = Finding(
                 row["id"],
                 Severity(row["severity"]),
                 f"GPU {', '.join(str(g.nvml_index) for g in bad)}: {row['says']}",
                 tuple(
-                    Evidence(
-                        f"GPU {g.nvml_index}: {_SHOWS[row['field']](g)}",
-                        f"gpus.nvml.gpus[{g.nvml_index}].{row['field']}",
-                    )
+                    Evidence(f"GPU {g.nvml_index}: {show(g)}", f"gpus.nvml.gpus[{g.nvml_index}].{field}")
                     for g in shown
                 ),
                 remedies(row, [g.nvml_index for g in shown]),

@@ -130,8 +130,8 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
     elif gap.reason == "timed-out":
         cause, status, remedy = "gpu-or-link-fault", "likely", (admin,)
     elif gap.reason in ("absent", "no-permission"):
-        cause, status = "container-gpu-access", "established" if inside else "likely"
-        remedy = usual(cause)
+        cause, remedy = "container-gpu-access", usual("container-gpu-access")
+        status = "established" if inside else "likely"
     elif inside:
         cause, status, remedy = "container-gpu-access", "likely", (restart, admin)
     else:
@@ -161,7 +161,13 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
         )
     elif refused:
         first = next(iter(refused.values()))
-        is_lost = "lost" in first.detail or "requires restart" in first.detail or first.reason == "timed-out"
+        has_timed_out = first.reason == "timed-out"
+        if has_timed_out or "lost" in first.detail or "requires restart" in first.detail:
+            cause = "gpu-or-link-fault"
+        elif first.reason == "no-permission":
+            cause = "container-gpu-access"
+        else:
+            cause = "nvml-call-failed"
         yield Finding(
             "nvml-refuses-a-gpu",
             Severity.BROKEN,
@@ -182,12 +188,8 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
                     (f"docker run --gpus '\"device={others(machine)}\"' IMAGE",),
                 ),
             ),
-            "gpu-or-link-fault"
-            if is_lost
-            else "container-gpu-access"
-            if first.reason == "no-permission"
-            else "nvml-call-failed",
-            "likely" if first.reason == "timed-out" else "established",
+            cause=cause,
+            status="likely" if has_timed_out else "established",
         )
 
 

@@ -67,12 +67,8 @@ def _elsewhere(hang: Hang, graph: Graph) -> dict[int, list[Wait]]:
 
 def _different(hang: Hang) -> list[Accused]:
     """Ranks that called another operation than the other members at the first number that differs."""
-    accused = []
-    for group in hang.groups:
-        if group.differences:
-            usual, ranks = odd_ones(group.differences[0])
-            accused += [_by_call(hang, group, usual, rank) for rank in sorted(ranks)]
-    return accused
+    odd = [(group, *odd_ones(group.differences[0])) for group in hang.groups if group.differences]
+    return [_by_call(hang, group, common, rank) for group, common, ranks in odd for rank in sorted(ranks)]
 
 
 def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:

@@ -2,6 +2,7 @@
 seconds that it is gone."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -10,7 +11,7 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -70,25 +71,30 @@ def srun(job: str, python: Sequence[str]) -> Callable[[str], list[str]]:
     ]
 
 
+@dataclasses.dataclass(eq=False)
 class Agent:
     """The agent on one host. ``reports``: messages of its warm process; ``why_gone``: empty while it
     answers. EngineError if it does not start within ``start_s`` seconds."""
 
-    def __init__(self, host: str, prefix: Sequence[str], start_s: float) -> None:
-        self.host, self.why_gone = host, ""
-        self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
-        self._numbers, self.is_warm = itertools.count(1), False
-        # heard last when it is up: ssh or Ray may take longer than SILENT_S for that
-        self.link, self.heard = (
-            WarmLink(list(prefix), dict(os.environ), self._take, start_s, AGENT),
-            time.monotonic(),
-        )
+    host: str
+    prefix: Sequence[str]
+    start_s: float
+    why_gone: str = ""
+    is_warm: bool = False
+    link: WarmLink | None = None
+    reports: queue.Queue[dict[str, Any]] = dataclasses.field(default_factory=queue.Queue)
+    _answers: dict[int, queue.Queue[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    _numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.link = WarmLink(list(self.prefix), dict(os.environ), self._take, self.start_s, AGENT)
+        # only when it is up: ssh or Ray may take longer than SILENT_S for that
+        self.heard = time.monotonic()
 
     def _take(self, report: dict[str, Any]) -> None:
         self.heard = time.monotonic()
         if "gone" in report:
-            errors = list(getattr(self, "link", None).errors) if hasattr(self, "link") else []
+            errors = [*self.link.errors] if self.link else []
             self.lose(f"the agent ended: {errors[-1] if errors else 'its connection closed'}")
         elif "warm" in report:
             self.reports.put(report["warm"])
@@ -116,12 +122,11 @@ class Agent:
         """The answer to request ``number``, or a Gap if the agent is gone or ``within_s`` seconds passed."""
         try:
             line = self._answers[number].get(timeout=max(0.0, within_s))
+            return Gap("failed", line["lost"]) if "lost" in line else line
         except queue.Empty:
-            line = None
-        self._answers.pop(number, None)
-        if line is None:
             return Gap("timed-out", f"{self.host} did not answer within {within_s:.0f} s")
-        return Gap("failed", line["lost"]) if "lost" in line else line
+        finally:
+            del self._answers[number]
 
     def renew(self) -> None:
         """Extend the lease; mark the host as lost after SILENT_S seconds without a sign of life."""
@@ -141,15 +146,11 @@ class Agents(contextlib.AbstractContextManager):
         self, hosts: Sequence[str], carrier: Callable[[str], list[str]], until: float = math.inf
     ) -> None:
         self.hosts, self.until, self._closed = list(hosts), until, threading.Event()
-        self.missing: dict[str, Gap] = {}
         self.agents: dict[str, Agent] = {}
         threading.Thread(target=self._renew, name="leases", daemon=True).start()
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for host, made in zip(
-                hosts, pool.map(lambda host: self._started(host, carrier), hosts), strict=True
-            ):
-                if isinstance(made, Gap):
-                    self.missing[host] = made
+            made = dict(zip(hosts, pool.map(lambda host: self._started(host, carrier), hosts), strict=True))
+        self.missing = {host: gap for host, gap in made.items() if isinstance(gap, Gap)}
 
     def _started(self, host: str, carrier: Callable[[str], list[str]]) -> Agent | Gap:
         try:
@@ -200,8 +201,6 @@ def facts(
     """What each host shows, without a rendezvous. ``environment``: the request for ranks/environment.py;
     ``of_environment`` turns its answer into facts. A host without an agent is a Gap with the error that its
     start printed."""
-    by_host: dict[str, dict[str, Any]] = {}
-    gaps: dict[str, Gap] = {}
     order, node_file = agents.hosts, source_of("nccl_runbook/hosts/on_node/node.py").decode()
     following = dict(zip(order, [*order[1:], order[0]], strict=True))
     asked = {
@@ -216,20 +215,15 @@ def facts(
         for a in agents.here
     }
     begun = {h: agents.agents[h].begin(**request) for h, request in also.items()}
-    for host, reply in agents.ask(asked, NODE_S + 2).items():
-        node = _json(reply)
-        gaps.update({host: node} if isinstance(node, Gap) else {})
-        by_host[host] = {"network": node}
+    nodes = {host: _json(reply) for host, reply in agents.ask(asked, NODE_S + 2).items()}
+    by_host: dict[str, dict[str, Any]] = {host: {"network": node} for host, node in nodes.items()}
     until = time.monotonic() + agents.left(RANK_FILE_S)
     for host, number in begun.items():
         reply = _json(agents.agents[host].answer(number, until - time.monotonic()))
         by_host[host].update(of_environment(reply) if isinstance(reply, dict) else {"environment": reply})
     answers = {h: HostFacts(h, "agent", dict(flat(by_host[h]))) for h in by_host}
-    known = {
-        **answers,
-        **gaps,
-        **agents.missing,
-    }  # a lost agent is among the gaps
+    # a lost agent is among the gaps
+    known = {**answers, **{h: node for h, node in nodes.items() if isinstance(node, Gap)}, **agents.missing}
     return {
         h: known[h] if h in known else Gap("failed", agents.agents[h].why_gone or "no answer") for h in order
     }

@@ -6,7 +6,7 @@ import itertools
 import json
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
@@ -24,15 +24,15 @@ REHEARSAL_RANKS = 2  # a host, on the CPU
 MOST_RANKS = 8  # a host
 
 
+@dataclasses.dataclass(eq=False)
 class Worlds:
     """Runs worlds over the hosts whose agents answer. ``gpus``: host -> number of GPUs for CUDA, 0 for the
-    CPU."""
+    CPU; ``redact``: what each text of a rank goes through."""
 
-    def __init__(
-        self, agents: Agents, gpus: dict[str, int], redact: Callable[[Any], Any] = lambda value: value
-    ) -> None:
-        self.agents, self.gpus, self.redact = agents, gpus, redact
-        self._numbers = itertools.count()
+    agents: Agents
+    gpus: dict[str, int]
+    redact: Callable[[Any], Any] = lambda value: value
+    _numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
 
     def warm(self) -> dict[str, Gap]:
         """Start a warm process on each host at the same time; host -> why it has none."""
@@ -54,25 +54,19 @@ class Worlds:
         """ "nccl" if every host has GPUs, else "gloo": ranks on GPUs and on CPUs share no backend."""
         return "nccl" if all(self.gpus.get(h) for h in hosts) else "gloo"
 
-    def run(
-        self, name: str, hosts: Sequence[str], deadline_s: float, fault: str = "", per_host: int = 0
-    ) -> HostWorld:
-        """One world with ``per_host`` ranks a host (0: one a GPU, two on a CPU), numbered host by host; the
-        first host holds the store."""
+    def run(self, name: str, hosts: Sequence[str], deadline_s: float, fault: str = "") -> HostWorld:
+        """One world with one rank a GPU (two on a CPU), numbered host by host; the first host holds the
+        store."""
         backend = self.backend(hosts)
-        counts = {
-            h: per_host or (min(self.gpus[h], MOST_RANKS) if backend == "nccl" else REHEARSAL_RANKS)
-            for h in hosts
-        }
+        counts = {h: min(self.gpus[h], MOST_RANKS) if backend == "nccl" else REHEARSAL_RANKS for h in hosts}
         where = [h for h in hosts for _ in range(counts[h])]
         world, began = next(self._numbers), time.monotonic()
         if self.agents.left(deadline_s) < deadline_s:
             why = f"the budget has no {deadline_s:.0f} s left for it"
             return HostWorld(name, list(hosts), [], 0.0, backend, not_run=why)
         ranks = {n: RankResult(n, "late") for n in range(len(where))}
-        lost = {h: self.agents.agents[h].why_gone for h in hosts if self.agents.agents[h].why_gone}
         meeting = self._free_port(hosts[0])
-        lost.update({h: self.agents.agents[h].why_gone for h in hosts if self.agents.agents[h].why_gone})
+        lost = {h: self.agents.agents[h].why_gone for h in hosts if self.agents.agents[h].why_gone}
         if isinstance(meeting, Gap) and not lost:
             return HostWorld(name, list(hosts), [], 0.0, backend, not_run=str(meeting))
         if lost:

@@ -121,3 +121,8 @@ class Hosts:
     def answered(self) -> list[HostFacts]:
         """Facts of the hosts that answered."""
         return [h for h in self.hosts.values() if isinstance(h, HostFacts)]
+
+    @property
+    def missing(self) -> dict[str, Gap]:
+        """Hosts and files that gave no facts, with the reason."""
+        return {**{host: h for host, h in self.hosts.items() if isinstance(h, Gap)}, **self.unread}

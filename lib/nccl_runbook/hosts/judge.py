@@ -160,7 +160,6 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
         )
         for host, gap in asked_hosts.lost.items()
     ]
-    missing = {**{h: g for h, g in asked_hosts.hosts.items() if isinstance(g, Gap)}, **asked_hosts.unread}
     findings += [
         Finding(
             "host-not-seen",
@@ -168,7 +167,7 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
             f"{name} did not answer with facts: {gap.detail or gap.reason}",
             (Evidence(str(gap), name),),
         )
-        for name, gap in missing.items()
+        for name, gap in asked_hosts.missing.items()
     ]
     findings += _steps(asked_hosts)
     if len(answered) < 2:

@@ -1,9 +1,9 @@
 """Names and interfaces as the hosts report them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nccl_runbook.causes.causes import usual
-from nccl_runbook.core.facts import Evidence
+from nccl_runbook.core.facts import Evidence, grouped
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import HostFacts
 from nccl_runbook.hosts.judge import names
@@ -14,10 +14,9 @@ def judge_network(hosts: Sequence[HostFacts]) -> list[Finding]:
     return [*_loopback(hosts), *_interfaces(hosts)]
 
 
-def _loopback(hosts: Sequence[HostFacts]) -> list[Finding]:
+def _loopback(hosts: Sequence[HostFacts]) -> Iterator[Finding]:
     """A host whose own name leads to loopback gives the others an address at which each of them finds only
     itself."""
-    findings = []
     for host in hosts:
         own = host.facts.get(f"network.names.{host.host}")
         if isinstance(own, str) and own and all(a.startswith("127.") for a in own.split(", ")):
@@ -28,37 +27,21 @@ def _loopback(hosts: Sequence[HostFacts]) -> list[Finding]:
             )
             title = f"{host.host} resolves its own name to {own}, an address that no other host can reach."
             evidence = (Evidence(f"{host.host} -> {own}", f"{host.host}: getaddrinfo"),)
-            findings.append(
-                Finding(
-                    "host-name-is-loopback",
-                    Severity.BROKEN,
-                    title,
-                    evidence,
-                    (remedy,),
-                    "rendezvous-name-resolution",
-                    "likely",
-                )
+            yield Finding(
+                "host-name-is-loopback",
+                Severity.BROKEN,
+                title,
+                evidence,
+                (remedy,),
+                "rendezvous-name-resolution",
+                "likely",
             )
-    return findings
 
 
 def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
     """A variable that names no interface of the host, or loopback alone: with it no rank finds one on
     another host."""
-    by_interface: dict[tuple[str, str], list[str]] = {}
-    for host in hosts:
-        below = "network.interfaces."  # the name of a VLAN has a dot: bond0.42
-        devices = {p[len(below) :].rpartition(".")[0] for p in host.facts if p.startswith(below)} - {""}
-        for path, value in host.facts.items():
-            name = path.rpartition(".variables.")[2]
-            if (
-                name not in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-                or not isinstance(value, str)
-                or not devices
-            ):
-                continue
-            if len(value) > 1 and not _named(value, devices, name.startswith("GLOO")) - {"lo"}:
-                by_interface.setdefault((name, value), []).append(host.host)
+    by_setting = grouped((setting, host.host) for host in hosts for setting in _without_interface(host))
     return [
         Finding(
             "hosts-interface-wrong",
@@ -69,9 +52,24 @@ def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
             "socket-interface-wrong",
             "established",
         )
-        for (name, value), where in by_interface.items()
+        for (name, value), where in by_setting.items()
         if len(hosts) > 1
     ]
+
+
+def _without_interface(host: HostFacts) -> Iterator[tuple[str, str]]:
+    """(name, value) of the settings that name no interface of this host but lo."""
+    below = "network.interfaces."  # the name of a VLAN has a dot: bond0.42
+    devices = {p[len(below) :].rpartition(".")[0] for p in host.facts if p.startswith(below)} - {""}
+    for path, value in host.facts.items() if devices else ():
+        name = path.rpartition(".variables.")[2]
+        if (
+            name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+            and isinstance(value, str)
+            and len(value) > 1
+            and not _named(value, devices, name.startswith("GLOO")) - {"lo"}
+        ):
+            yield name, value
 
 
 def _named(value: str, devices: set[str], whole: bool) -> set[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import usual
-from nccl_runbook.core.facts import Evidence, Gap, grouped
+from nccl_runbook.core.facts import Evidence, Gap, grouped, known
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import TcpPath
 from nccl_runbook.hosts.judge import names
@@ -58,18 +58,14 @@ def kind_of(path: TcpPath) -> str:
 def failed(paths: Sequence[TcpPath] | Gap) -> list[TcpPath]:
     """Paths that did not pass, and those that led to loopback; empty for a Gap. Untried paths do not
     count."""
-    return (
-        []
-        if isinstance(paths, Gap)
-        else [p for p in paths if p.kind not in ("passes", "not-tried") or kind_of(p) == "loopback"]
-    )
+    return [p for p in known(paths) if p.kind not in ("passes", "not-tried") or kind_of(p) == "loopback"]
 
 
 def failing(paths: Sequence[TcpPath] | Gap) -> list[str]:
     """The one host that takes part in every failed path while others pass; empty if there is none or only
     two hosts."""
     wrong = [{p.source, p.target} for p in failed(paths)]
-    hosts = set() if isinstance(paths, Gap) else {h for p in paths for h in (p.source, p.target)}
+    hosts = {h for p in known(paths) for h in (p.source, p.target)}
     common = set.intersection(*wrong) if wrong else set()
     return sorted(common) if len(hosts) > 2 and len(common) == 1 else []
 
@@ -77,15 +73,14 @@ def failing(paths: Sequence[TcpPath] | Gap) -> list[str]:
 def judge_paths(paths: Sequence[TcpPath] | Gap) -> list[Finding]:
     """One finding for each kind and purpose of failed paths, with every path as evidence. A wrong name is
     wrong for every purpose."""
-    if isinstance(paths, Gap):
-        return []
+    tried = known(paths)
     groups = grouped(
         ((kind_of(p), *(("", p.target) if kind_of(p) in ("loopback", "unresolved") else (p.purpose, ""))), p)
-        for p in paths
+        for p in tried
     )
     wrong = [_finding(kind, purpose, of) for (kind, purpose, _), of in groups.items() if kind != "passes"]
-    fine = [p for p in paths if kind_of(p) == "passes"]
-    text = f"{len(fine)} of {len(paths)} TCP paths between hosts pass 1 byte and 1 MiB in both directions."
+    fine = [p for p in tried if kind_of(p) == "passes"]
+    text = f"{len(fine)} of {len(tried)} TCP paths between hosts pass 1 byte and 1 MiB in both directions."
     return [*wrong, *([Finding("tcp-passes", Severity.OK, text)] if fine else [])]
 
 

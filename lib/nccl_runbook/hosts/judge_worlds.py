@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import usual
-from nccl_runbook.core.facts import Evidence, Gap
+from nccl_runbook.core.facts import Evidence, Gap, grouped, known
 from nccl_runbook.core.facts_world import RankResult
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import HostWorld
@@ -17,14 +17,14 @@ def failing(worlds: Sequence[HostWorld] | Gap) -> dict[str, list[str]]:
     """Host -> evidence against it: it failed alone, its agent was lost, a rank died there, or a rank never
     reached the operation in which all others wait. A world in which all ranks wait or fail alike blames no
     host."""
-    by_host: dict[str, list[str]] = {}
-    for world in [] if isinstance(worlds, Gap) else worlds:
-        for host, why in world.lost.items():
-            by_host.setdefault(host, []).append(why)
-        if not world.passed and not world.lost and not world.not_run:
-            for host, text in culprits(world):
-                by_host.setdefault(host, []).append(text)
-    return by_host
+    return grouped(pair for world in known(worlds) for pair in _at_fault(world))
+
+
+def _at_fault(world: HostWorld) -> list[tuple[str, str]]:
+    """(host, what happened) of one world: of the lost hosts, if any."""
+    if world.lost or world.passed or world.not_run:
+        return [*world.lost.items()]
+    return culprits(world)
 
 
 def culprits(world: HostWorld) -> list[tuple[str, str]]:

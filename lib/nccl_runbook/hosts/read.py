@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.core.records import Record, RecordError, load_all
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hosts.facts import Ended, HostFacts, Hosts
@@ -117,9 +117,10 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
                 for fact in [fact for fact in theirs if fact.startswith(f"{record.step}.")]:
                     del theirs[fact]
                 theirs.update(shown)
-    statuses: dict[str, dict[str, tuple[str, str]]] = {}
-    for (host, step), own in ended.items():
-        statuses.setdefault(host, {})[step] = own[-1].status, own[-1].reason
+    by_host = grouped((host, (step, own[-1])) for (host, step), own in ended.items())
+    statuses = {
+        host: {step: (last.status, last.reason) for step, last in steps} for host, steps in by_host.items()
+    }
     answered = {host: HostFacts(host, sources[host], own) for host, own in facts.items()}
     return Hosts(answered, unread, judged=statuses, records=ended)
 

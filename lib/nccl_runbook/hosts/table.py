@@ -1,6 +1,5 @@
 """Tables of hosts: what differs, which TCP paths work, how the worlds ended."""
 
-from nccl_runbook.core.facts import Gap
 from nccl_runbook.hosts.facts import Difference, Hosts
 from nccl_runbook.hosts.judge import names
 from nccl_runbook.report.tables import Cell, Table, titled
@@ -30,9 +29,10 @@ def differences_table(asked_hosts: Hosts, differing: list[Difference]) -> Table:
 
 def missing_table(asked_hosts: Hosts) -> Table:
     """Hosts and files that gave nothing, with the reason."""
-    missing = {**{h: g for h, g in asked_hosts.hosts.items() if isinstance(g, Gap)}, **asked_hosts.unread}
     return Table(
-        "Gave no facts", ["host or file", "why"], [[n, Cell(str(g), "unknown")] for n, g in missing.items()]
+        "Gave no facts",
+        ["host or file", "why"],
+        [[name, Cell(str(gap), "unknown")] for name, gap in asked_hosts.missing.items()],
     )
 
 

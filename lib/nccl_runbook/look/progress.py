@@ -5,6 +5,7 @@ the process), the number of collectives that NCCL's RAS counts, and the log that
 do not count: monitors inside the ranks write on while the job hangs.
 """
 
+import dataclasses
 import os
 import stat
 import time
@@ -18,13 +19,13 @@ from nccl_runbook.hang.live.ask_processes import Process
 from nccl_runbook.hang.live.ask_ras import ras
 
 
+@dataclasses.dataclass
 class Progress:
     """``still_s``: pid of a rank -> seconds since it last changed, from the first question on; ranks that
     were missing at the last question are left out."""
 
-    def __init__(self) -> None:
-        self.since: Dict[int, Tuple[object, float]] = {}
-        self.still_s: Dict[int, float] = {}
+    since: Dict[int, Tuple[object, float]] = dataclasses.field(default_factory=dict)
+    still_s: Dict[int, float] = dataclasses.field(default_factory=dict)
 
     def ask(self, pids: Iterable[int]) -> List[Process]:
         """Ranks of these processes' jobs, or of all jobs of this user if none is named."""

@@ -9,6 +9,7 @@ seen until then is in the file.
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -98,12 +99,13 @@ def arguments() -> argparse.Namespace:
     return args
 
 
+@dataclasses.dataclass
 class Output:
     """The file of the look, mode 0600, replaced atomically so that it is always complete; or standard output
     at the end."""
 
-    def __init__(self, path: str) -> None:
-        self.path, self.redactor = path, Redactor(os.environ)
+    path: str
+    redactor: Redactor = dataclasses.field(default_factory=lambda: Redactor(os.environ))
 
     def write(self, records: List[Dict[str, Any]], last: bool = False) -> None:
         """Write the records, redacted, to the file; to standard output only with ``last``. OSError if that

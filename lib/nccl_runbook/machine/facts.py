@@ -3,7 +3,7 @@ in a fresh rank sees them."""
 
 import dataclasses
 import functools
-from typing import Any, Dict, List, Union, get_args, get_origin, get_type_hints
+from typing import Any, Dict, List, Tuple, Union, get_args, get_origin, get_type_hints
 
 from nccl_runbook.core.facts import Gap
 
@@ -112,20 +112,30 @@ class Owner:
     is_same_user: bool
 
 
+COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
+VIRTUALISATION = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
+
+
+def asked(call: str, names: Tuple[str, ...] = ()) -> Dict[str, Any]:
+    """Metadata of a field that nvmlDeviceGet``call`` gives; ``names``: of its numbers."""
+    return {"call": f"nvmlDeviceGet{call}", "names": names}
+
+
 @dataclasses.dataclass(frozen=True)
 class NvmlGpu:
     """One GPU as NVML reports it. ``clock_reasons``: what limits the clocks now (``idle``,
     ``hw_thermal_slowdown``); ``retired_pages``: None for cards that remap rows; ``power_w``: watts;
-    ``temperature_c``: degrees Celsius."""
+    ``temperature_c``: degrees Celsius. A new field goes last, with ``default=Gap("not-run", "not asked")``,
+    since old records lack it."""
 
     nvml_index: int
-    name: Union[str, Gap]
-    uuid: Union[str, Gap]
+    name: Union[str, Gap] = dataclasses.field(metadata=asked("Name"))
+    uuid: Union[str, Gap] = dataclasses.field(metadata=asked("UUID"))
     pci_bus_id: Union[str, Gap]
     memory: Union[Memory, Gap]
-    compute_mode: Union[str, Gap]
+    compute_mode: Union[str, Gap] = dataclasses.field(metadata=asked("ComputeMode", COMPUTE_MODES))
     mig: Union[Mig, Gap]
-    virtualisation: Union[str, Gap]
+    virtualisation: Union[str, Gap] = dataclasses.field(metadata=asked("VirtualizationMode", VIRTUALISATION))
     ecc: Union[Ecc, Gap]
     remapped_rows: Union[RemappedRows, Gap]
     retired_pages: Union[int, None, Gap]

@@ -6,6 +6,7 @@ before a hang still counts. A value that NVML refuses is {"reason", "detail"} wi
 when standard input ends. argv[1]: "all", "use" or "live".
 """
 
+import dataclasses
 import itertools
 import json
 import os
@@ -32,6 +33,7 @@ from nccl_runbook.machine.ask_nvml_fields import (
     utilisation,
 )
 from nccl_runbook.machine.ask_owner import owner
+from nccl_runbook.machine.facts import NvmlGpu
 
 # NVML's utilisation is an average of up to one second (nvml.h, nvmlUtilization_t): a job
 # that just ended still shows
@@ -50,8 +52,6 @@ P2P_STATUS = (
     "unknown",
 )
 LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
-VIRTUALISATION = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
 PCIE = {
     "generation": "CurrPcieLinkGeneration",
     "width": "CurrPcieLinkWidth",
@@ -83,6 +83,15 @@ def owners(handle):
 # --- the parts
 
 
+def by_one_call(handle):
+    """The fields of NvmlGpu that name their call (machine/facts.py, ``asked``)."""
+    return {
+        field.name: then(ask(how["call"], handle), name_in(how["names"]) if how["names"] else text)
+        for field in dataclasses.fields(NvmlGpu)
+        if (how := field.metadata)
+    }
+
+
 def gpu(index, handle):
     """Print everything about one GPU; what NVML refuses is a Gap in its place."""
     rows = then(
@@ -99,13 +108,10 @@ def gpu(index, handle):
     say(
         "gpu",
         nvml_index=index,
-        name=ask("nvmlDeviceGetName", handle),
-        uuid=ask("nvmlDeviceGetUUID", handle),
+        **by_one_call(handle),
         pci_bus_id=then(ask("nvmlDeviceGetPciInfo", handle), lambda p: text(p.busId)),
         memory=memory(handle),
-        compute_mode=then(ask("nvmlDeviceGetComputeMode", handle), name_in(COMPUTE_MODES)),
         mig=mig(handle),
-        virtualisation=then(ask("nvmlDeviceGetVirtualizationMode", handle), name_in(VIRTUALISATION)),
         ecc=ecc(handle),
         remapped_rows=rows,
         retired_pages=pages,

@@ -108,9 +108,7 @@ def points_to(clue: Clue, logs: Logs) -> Pointer:
     if clue.above:
         line, head = _under(clue, logs)[0]
         fullest |= {clue.message: [line], clue.above: [head]}
-    fields: dict[str, str] = {}
-    for i, lines in fullest.items():
-        fields |= _fields(asked[i], lines[0])
+    fields = {n: text for i, lines in fullest.items() for n, text in _fields(asked[i], lines[0]).items()}
     return Pointer(
         clue.cause,
         clue.status,

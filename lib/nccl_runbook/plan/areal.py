@@ -163,7 +163,7 @@ def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules
 
 @functools.cache
 def _parser(name: str) -> Lark:
-    return Lark(Path(__file__).with_name(name).read_text(encoding="utf-8"), parser="earley")
+    return Lark((Path(__file__).parent / "allocation" / name).read_text(encoding="utf-8"), parser="earley")
 
 
 def _tree(text: str, rules: Rules) -> Tree:

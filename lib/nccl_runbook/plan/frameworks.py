@@ -1,32 +1,28 @@
-"""Placement of verl, OpenRLHF, TRL and open-instruct, out of the flags of their launch
-lines. Nothing is started.
+"""Placement of verl, OpenRLHF and open-instruct, out of the flags of their launch
+lines. Nothing is started. TRL stands in plan/trl.py, younger frameworks in plan/later.
 
-Ray gives every worker a GPU of its own and waits where there is none, so nothing is shared by accident there;
-TRL's server and trainer are two programs, each of which counts from the first GPU that it sees.
+Ray gives every worker a GPU of its own and waits where there is none, so nothing is shared by accident there.
 Sources: plan/flags.toml.
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 from nccl_runbook.causes.tables import table
+from nccl_runbook.plan import trl
 from nccl_runbook.plan.allocation.flags import Launch
 from nccl_runbook.plan.areal import Mode, part
 from nccl_runbook.plan.groups import (
-    Group,
-    Job,
     Placed,
     Pool,
     Shape,
+    divisors,
     groups_of,
     jobs_of,
     that_apply,
     verdict_of,
 )
 from nccl_runbook.plan.later import LATER
-
-LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
 
 
 def of(text: str) -> str | None:
@@ -42,7 +38,7 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     several nodes fills, at least ``least_nodes``, else one. ValueError if a size is no number."""
     if launch.framework == "trl":
         count = max(nodes, least_nodes, 1)
-        return *_trl(launch, gpus, count), count
+        return *trl.place(launch, gpus, count), count
     shapes = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct, **LATER}
     shape = shapes[launch.framework](launch)
     mode = Mode(tuple(shape.parts), None, scheduled=True)
@@ -71,8 +67,8 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
 def _verl(launch: Launch) -> Shape:
     apart = not launch.on("hybrid") or any(word in launch.text for word in launch.row["apart"])
     pools = [launch.pool("trainer"), *([launch.pool("engine")] if apart else [])]
-    own = max(1, launch.number("tensor"))
-    tensor = own * math.prod(max(1, launch.number(way)) for way in ("data", "pipeline"))
+    replicas = math.prod(max(1, launch.number(way)) for way in ("data", "pipeline"))
+    gpus_per_engine = replicas * max(1, launch.number("tensor"))
     train, rollout = math.prod(pools[0]), math.prod(pools[-1])
     how = (
         "the engines have their own GPUs, and the weights travel through NCCL"
@@ -81,31 +77,29 @@ def _verl(launch: Launch) -> Shape:
         "Weights stay inside the process, without an NCCL group"
     )
     refusals = []
-    if rollout % tensor:
+    if rollout % gpus_per_engine:
         refusals.append(
-            f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline). "
-            + _divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, tensor // own)
-            + f"use a multiple of {tensor} GPUs for the rollout"
+            f"verl refuses {rollout} rollout GPUs, because this is not a multiple of {gpus_per_engine} "
+            "(tensor, data, pipeline). "
+            + divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, replicas)
+            + f"use a multiple of {gpus_per_engine} GPUs for the rollout"
         )
     return Shape(
         parts=[
             part("trainer", "verl", "actor", train),
-            part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor, None if apart else 0),
+            part(
+                "engine",
+                "rollout",
+                "rollout",
+                max(1, rollout // gpus_per_engine),
+                gpus_per_engine,
+                anchor=None if apart else 0,
+            ),
         ],
         pools=pools,
         update="xccl" if apart else "in-process",
         notes=[how],
         refusals=refusals,
-    )
-
-
-def _divisors(name: str, total: int, others: int) -> str:
-    fit = [str(n) for n in range(1, total + 1) if total % (n * others) == 0]
-    # none where the others alone do not divide the total
-    return (
-        f"Set {name} to {', '.join(fit[:-1])}{' or ' if len(fit) > 1 else ''}{''.join(fit[-1:])}, or "
-        if fit
-        else ""
     )
 
 
@@ -122,23 +116,18 @@ def _openrlhf(launch: Launch) -> Shape:
     }
     parts = [part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
-        critic = [
-            i
-            for i, p in enumerate(parts)
-            if p.name == "critic" and role == "reward" and launch.on("share_reward")
-        ]
-        actor = [0] if together or role == "ref" and launch.on("share_ref") else []
-        parts.append(
-            part(
-                "trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)
-            )
-        )
+        anchor = None
+        if together or role == "ref" and launch.on("share_ref"):
+            anchor = 0  # the actor
+        elif role == "reward" and has["critic"] and launch.on("share_reward"):
+            anchor = len(parts) - 1  # the critic, just before it
+        parts.append(part("trainer", "deepspeed", role, math.prod(shape[role]), anchor=anchor))
     pools = [shape.get(p.name, shape["trainer"]) for p in parts if p.anchor is None]
     shares = together and not asynchronous
     if engines:
-        parts.append(part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
+        parts.append(part("engine", "vllm", "vllm", engines, tensor, anchor=0 if shares else None))
     handed_over = shares and launch.value("backend") == "nccl"
-    gloo = launch.value("backend") == "gloo"  # clean only in old releases does not count as clean
+    gloo = launch.value("backend") == "gloo"  # Gloo up to v0.8.5; planned as NCCL
     same_gpus = (
         ("trainer", "ref", has["ref"] and (together or launch.on("share_ref"))),
         ("critic", "reward", has["critic"] and launch.on("share_reward")),
@@ -188,7 +177,7 @@ def _open_instruct(launch: Launch) -> Shape:
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     parts = [
         part("trainer", "deepspeed", "learner", launch.number("learners")),
-        part("engine", "vllm", "vllm", engines, tensor, 0 if together else None),
+        part("engine", "vllm", "vllm", engines, tensor, anchor=0 if together else None),
     ]
     return Shape(
         parts=parts,
@@ -213,86 +202,4 @@ def _open_instruct(launch: Launch) -> Shape:
                 "open-instruct refuses tensor parallel engines with single_gpu_mode",
             )
         ),
-    )
-
-
-def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
-    """One node of those that the trainer has."""
-    everything = tuple(range(gpus))
-    sees, server = (
-        everything if visible is None else visible for visible in (launch.trainer_sees, launch.server_sees)
-    )
-    all_visible = (
-        "accelerate launch" in launch.text and not launch.value("processes") and not launch.value("per_node")
-    )
-    # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
-    notes = that_apply(
-        (all_visible, "accelerate launch without --num_processes starts one process per visible GPU")
-    )
-    machines = max(nodes, launch.number("machines"))
-    processes = max(1, len(sees)) if all_visible else 1
-    if launch.value("per_node"):
-        processes = launch.number("per_node")
-    elif launch.value("processes"):
-        processes = -(-launch.number("processes") // machines)
-    if launch.value("mode") != "server":
-        tensor = max(1, launch.number("tensor"))
-        parts = [
-            part("trainer", "accelerate", "trainer", processes),
-            part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0),
-        ]
-        refusals = (
-            [
-                "TRL refuses this: "
-                f"vllm_tensor_parallel_size {tensor} does not divide {processes} processes. "
-                + _divisors("vllm_tensor_parallel_size", processes, 1)
-                + f"start a multiple of {tensor} processes"
-            ]
-            if processes % tensor
-            else []
-        )
-        verdict = verdict_of((refusals, "refused"), (processes > len(sees), "zero-visible"))
-        notes += [
-            "vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: "
-            "no NCCL group for it"
-        ]
-        return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, (*refusals, *notes))
-    tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
-    parts = [
-        part("trainer", "accelerate", "trainer", processes),
-        part("engine", "vllm", "vllm-serve", data, tensor),
-    ]
-    used, held = server[: tensor * data], sees[:processes]
-    elsewhere = machines > 1 or launch.value("server_host") not in LOCAL
-    shared = bool(held) and held[0] in used and not elsewhere
-    crowded = bool(set(held) & set(used)) and not elsewhere
-    lacking = len(used) < tensor * data or len(held) < processes
-    verdict = verdict_of((lacking, "zero-visible"), (shared, "duplicate"), (crowded, "oversubscribed"))
-    notes += that_apply(
-        (
-            shared,
-            "TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises "
-            "'Attempting to use the same "
-            "CUDA device'",
-        ),
-        (not processes, "only the server is started here; its trainer is not known"),
-        (elsewhere, "server and trainer are assumed to be on different nodes"),
-    )
-    used = tuple(gpus * machines + gpu for gpu in used) if elsewhere else used
-    return Mode(tuple(p for p in parts if p.world_size), None), Placed(
-        _seats(held, used), verdict, tuple(notes)
-    )
-
-
-def _seats(trainers: Sequence[int], engines: Sequence[int]) -> tuple[Group, ...]:
-    """TRL's groups; in the weight update the trainer has the highest rank (generation/vllm_client.py)."""
-    return groups_of(
-        *(
-            (
-                [Job(role, len(gpus), gpus)] if gpus else []
-                for role, gpus in (("engine", engines), ("trainer", trainers))
-            )
-        ),
-        "xccl",
-        trainer_last=True,
     )

@@ -5,6 +5,7 @@ Standard library and torch (>= 2.2), Python >= 3.9.
 
 import collections
 import contextlib
+import dataclasses
 import threading
 import time
 
@@ -19,12 +20,14 @@ LAUNCH = " launch"
 ORDER = (*PHASES, *(phase + LAUNCH for phase in PHASES))
 
 
+@dataclasses.dataclass
 class Span(contextlib.AbstractContextManager):
     """A phase on the host that starts when made and ends with its ``with`` block. A generator took 12 us a
     tensor that no phase counted."""
 
-    def __init__(self, clock, phase):
-        self.clock, self.phase, self.first = clock, phase, time.perf_counter()
+    clock: object
+    phase: str
+    first: float = dataclasses.field(default_factory=time.perf_counter)
 
     def __exit__(self, kind, *_):
         if kind is None:

@@ -67,7 +67,7 @@ class Tensors:
         """(bytes of each extra buffer, number of them): buckets, or the largest tensor if bytes pass through
         the CPU."""
         method, largest = self.args.method, self.bucket_bytes(max(self.mib))
-        if sync_ways.METHODS[method] in sync_ways.IN_BUCKETS:
+        if method in sync_ways.IN_BUCKETS:
             return largest, 2 if self.rank == 0 or not method.startswith("ipc") else 0
         if self.staged and "disk" not in method:
             return (largest if method.endswith("list") else max(self.sizes)), 1

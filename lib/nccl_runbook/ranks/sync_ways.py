@@ -1,6 +1,14 @@
 """The ways that weights travel, one function each: ``way(sync, clock)``; those by file are in sync_disk.py.
 Stands beside weight_sync.py, which starts and checks them.
 
+A way may use of ``sync``: ``rank`` (0 is the trainer) and ``size``; the tensors by index: ``names``,
+``shapes``, ``sizes`` in bytes, ``views``, their bytes on this rank, and ``own(i, whole)``, this rank's
+part of a whole tensor; ``buckets``, lists of indices; ``staged``, whether tensors pass through the
+buffers of ``stage``; ``data``, the process group; ``wire`` and ``side``, two streams, None on a CPU.
+Of ``clock``: ``with clock.host(PHASE)`` for work of the host, ``with clock.queued(PHASE, STREAM)`` for
+work queued on a GPU, ``notice(PHASE)`` and ``wait()``, which wait for that work. PHASE is one of
+sync_clock.PHASES.
+
 Every way of NCCL and Gloo sends a control message before data, as trainers do by RPC: here one over Gloo and
 loopback, so that its cost is a lower bound. Standard library and torch (>= 2.2), Python >= 3.9.
 """
@@ -241,7 +249,6 @@ def opened(message):
 
 
 # ways that fill two buffers of a bucket's size in turn
-IN_BUCKETS = (flat, ipc_flat)
 # name -> its way; sync/methods.py lists the same names
 METHODS = {
     "nccl-flat": flat,
@@ -258,3 +265,5 @@ METHODS = {
     "disk-shm": sync_disk.disk,
     "disk": sync_disk.disk,
 }
+# those that send buckets of tensors; gloo-delta does so in its first sync
+IN_BUCKETS = {"gloo-delta", *(name for name, way in METHODS.items() if way in (flat, ipc_flat))}

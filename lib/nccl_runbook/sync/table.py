@@ -140,11 +140,11 @@ def _note(runs: SyncRuns) -> str:
 
 def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     if isinstance(arm, Gap):
-        return [method, "", "", "", "", "", Cell(f"not run ({arm})", "unknown")]
+        return [method, *[""] * 5, Cell(f"not run ({arm})", "unknown")]
     tone = "ok" if arm.complete else "unknown"
     word, steady = Cell(arm.outcome, "broken" if arm.wrong else tone), arm.steady
     if steady is None:
-        return [method, "", "", "", "", "", word]
+        return [method, *[""] * 5, word]
     return [
         method,
         f"{arm.syncs[0].seconds:.4f}",

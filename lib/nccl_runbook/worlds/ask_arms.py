@@ -158,13 +158,13 @@ def collect(
     control, named = session.control(), {} if alone else ARMS if session.gpu else CPU_ARMS
     if alone and control.passed:
         return Gap("unsupported", "one GPU: a transport needs two ranks")
-    trials: Dict[str, Union[Trial, Gap]] = {}
-    for name in named:
-        left_out = (
-            _cannot_act(name, control) if only in ("", name) else Gap("not-run", f"only {only} was asked for")
-        )
-        if left_out is not None:
-            trials[name] = left_out
+    left_out = {
+        name: _cannot_act(name, control)
+        if only in ("", name)
+        else Gap("not-run", f"only {only} was asked for")
+        for name in named
+    }
+    trials: Dict[str, Union[Trial, Gap]] = {n: gap for n, gap in left_out.items() if gap is not None}
     trials.update(
         _trials(
             session,

@@ -7,7 +7,9 @@ agent ends with all it started when standard input ends, and when no request cam
 network closes no pipe.
 """
 
+import contextlib
 import ctypes
+import dataclasses
 import errno
 import json
 import os
@@ -34,12 +36,15 @@ def die_with_parent():
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+@dataclasses.dataclass
 class Path:
     """One TCP connection to try: 1 byte, then LARGE_BYTES, in both directions."""
 
-    def __init__(self, name, port, token, wait_s):
-        self.name, self.port, self.token, self.wait_s = name, port, token, wait_s
-        self.progress = {"address": "", "mss": 0}
+    name: str
+    port: int
+    token: str
+    wait_s: float
+    progress: dict = dataclasses.field(default_factory=lambda: {"address": "", "mss": 0})
 
     def tried(self):
         """A dict: ``kind`` of the result, and ``progress``. Since the listener is known to run, *refused*
@@ -264,9 +269,8 @@ class Agent:
         """End the ranks (the warm process kills them when its input ends), then the other children."""
         if self.warm is not None:
             self.warm.stdin.close()
-        until = time.monotonic() + 1.5
-        while self.warm is not None and self.warm.poll() is None and time.monotonic() < until:
-            time.sleep(0.05)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.warm.wait(1.5)
         for child in self.children:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)

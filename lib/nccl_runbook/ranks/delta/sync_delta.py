@@ -6,6 +6,8 @@ them before it writes one: whatever fails before that, its old weights stay whol
 torch (>= 2.2), Python >= 3.9.
 """
 
+import collections
+import dataclasses
 import os
 
 import check
@@ -17,20 +19,24 @@ import torch.distributed as dist
 WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 PLACE_BYTES = 4
 ONE_IN = 50  # 16-bit words that a sync changes here: 2 %
+# of one tensor: its number, the places and values that arrived, and the sum of those that were sent
+Change = collections.namedtuple("Change", "tensor places values sent_sum")
 
 
+@dataclasses.dataclass
 class Changing:
     """The bytes of a pattern of which each sync after sync ``first`` changes one word in ONE_IN."""
 
-    def __init__(self, pattern, first):
-        self.pattern, self.first = pattern, first
+    pattern: sync_bytes.Pattern
+    first: int
 
     def fill(self, number):
         """Write what sync ``number`` brings into memory that holds what the sync before brought."""
         if number == self.first:
             self.pattern.fill(number)
-        for begin, words, base, turn in self.pattern.pieces if number > self.first else ():
-            self.change(begin, words, base, self.pattern.added(turn, number), number)
+        else:
+            for begin, words, base, turn in self.pattern.pieces:
+                self.change(begin, words, base, self.pattern.added(turn, number), number)
 
     @staticmethod
     def change(begin, words, base, added, number):
@@ -61,12 +67,7 @@ class Delta:
         """Lay out the tensors. The next sync sends everything: sizes and memory are new."""
         super().show()
         self.views, self.last = self.views[: len(self.names)], self.views[len(self.names) :]
-        self.first = self.number + 1
-        self.given = self.taken = Changing(self.pattern, self.first)
-
-    def staging(self):
-        """As a flat method: two buckets in turn, for the first sync."""
-        return self.bucket_bytes(max(self.mib)), 2
+        self.given = self.taken = Changing(self.pattern, self.number + 1)
 
     def values(self, view):
         """The bytes of a tensor, or of a part of it, as whole numbers as wide as its values."""
@@ -81,7 +82,7 @@ class Delta:
 def move(sync, clock):
     """Send everything (first sync), or what changed. RuntimeError names the tensor whose changes did not
     arrive as they were sent; nothing is written then."""
-    if sync.number == sync.first:
+    if sync.number == sync.given.first:
         sync_ways.flat(sync, clock)
         with clock.queued("pack"):
             for last, view in zip(sync.last, sync.views):
@@ -92,12 +93,14 @@ def move(sync, clock):
         for bucket in sync.buckets:
             here = changed(sync, clock, bucket) if sync.rank == 0 else []
             with clock.host("control" if sync.rank == 0 else "wait"):
-                about = sync_ways.tell(
+                counts_and_sums = sync_ways.tell(
                     sync, [[len(places), check_sum(places, values)] for places, values in here]
                 )
-            places, values = carry(sync, clock, here, sum(count for count, _ in about))
-            counts = [count for count, _ in about]
-            changes += zip(bucket, places.split(counts), values.split(counts), about)
+            counts = [count for count, _ in counts_and_sums]
+            sums = [sent_sum for _, sent_sum in counts_and_sums]
+            places, values = carry(sync, clock, here, sum(counts))
+            if sync.rank:
+                changes += map(Change, bucket, places.split(counts), values.split(counts), sums)
             sent += places.nbytes + values.nbytes
         with clock.host("control"):
             sync_ways.together(compare, sync, changes)
@@ -106,8 +109,8 @@ def move(sync, clock):
         raise
     sync.by = f"places and values of what changed, {sent / sync.total:.1%} of the bytes after the first sync"
     with clock.queued("load"):
-        for i, places, values, _ in changes if sync.rank else ():
-            apply(sync, i, places, values)
+        for change in changes:
+            apply(sync, change)
 
 
 def changed(sync, clock, bucket):
@@ -146,22 +149,24 @@ def carry(sync, clock, changes, count):
 
 
 def compare(sync, changes):
-    """Raise RuntimeError for the first tensor whose changes are not those that were sent."""
+    """Raise RuntimeError for the first tensor whose changes are not those that were sent. The trainer has
+    none to compare."""
     if sync.kind == "leave":
         os._exit(9)
     if sync.kind == "torn":
-        changes[-1][2].bitwise_xor_(1)
-    for i, places, values, (_, its) in changes if sync.rank else ():
-        if check_sum(places, values) != its:
-            raise RuntimeError(f"{sync.names[i]}: its changes arrived torn; no tensor was changed")
+        changes[-1].values.bitwise_xor_(1)
+    for change in changes:
+        if check_sum(change.places, change.values) != change.sent_sum:
+            name = sync.names[change.tensor]
+            raise RuntimeError(f"{name}: its changes arrived torn; no tensor was changed")
 
 
-def apply(sync, i, places, values):
-    """Write the changes that lie in this rank's part of tensor ``i``."""
-    part = sync.values(sync.views[i])
-    places = places.to(part.device, torch.int64) - sync.starts[i] // sync.dtype.itemsize
+def apply(sync, change):
+    """Write the values of one tensor that lie in this rank's part of it."""
+    part = sync.values(sync.views[change.tensor])
+    places = change.places.to(part.device, torch.int64) - sync.starts[change.tensor] // sync.dtype.itemsize
     mine = (places >= 0) & (places < len(part))
-    part[places[mine]] = values.to(part.device)[mine]
+    part[places[mine]] = change.values.to(part.device)[mine]
 
 
 METHODS = {"gloo-delta": move}

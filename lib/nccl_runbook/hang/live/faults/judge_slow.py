@@ -2,9 +2,10 @@
 
 import dataclasses
 import statistics
-from typing import Optional
+from typing import List, Optional
 
 from nccl_runbook.core.facts import Evidence, Gap, counted, rank_names
+from nccl_runbook.hang.live.facts import LiveGpu
 from nccl_runbook.hang.live.faults.judge_paths import Members
 from nccl_runbook.hang.live.judge_hosts import missing_ranks, unseen
 from nccl_runbook.hang.live.judge_ranks import ON_A_LOCK, is_still
@@ -99,13 +100,8 @@ def slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     """All ranks move, one GPU is mostly idle, and all others always run NCCL's kernel, which waits for that
     rank. Else None."""
     gpus = {(look.host, r.pid): gpu_of(r, look) for r, look in members}  # pids repeat on other hosts
-    used = []
-    for v in base.ranks:
-        gpu = gpus[v.host, v.pid]
-        percent = [u for u in gpu.utilisation_percent if not isinstance(u, Gap)] if gpu else []
-        if len(percent) > 1:
-            used.append((max(percent), min(percent), v))
-    used.sort(key=lambda row: row[:2])
+    percents = [(_percents(gpus[v.host, v.pid]), v) for v in base.ranks]
+    used = sorted(((max(p), min(p), v) for p, v in percents if len(p) > 1), key=lambda row: row[:2])
     least = min((low for _, low, _ in used[1:]), default=0)
     if (
         any(v.does != "moving" for v in base.ranks)
@@ -115,6 +111,10 @@ def slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
         return None
     shown = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
     return _is_slow(base, used[0][2], "possible", Evidence(shown, "NVML"))
+
+
+def _percents(gpu: Optional[LiveGpu]) -> List[int]:
+    return [p for p in gpu.utilisation_percent if not isinstance(p, Gap)] if gpu else []
 
 
 def loaders_wait(base: Picture, members: Members) -> Optional[Picture]:
