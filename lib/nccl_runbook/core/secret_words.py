@@ -29,7 +29,7 @@ MOST_PER_CHANGE, MOST_OF_ONE_CASE = 8 / 3, 3.6
 # letters of one kind, a capital before small ones, a number, a size such as 256x192x64, a dimension (2D)
 _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # a word between hyphens: what it is in is a name
-_PLAIN = re.compile("(?<![^_-])[A-Za-z]{5,}(?![^_-])")
+_PLAIN = re.compile("(?<![^_-])(?:[A-Z]?[a-z]{4,}|[A-Z]{5,})(?![^_-])")
 # so many letters of one kind, digits, or letters between hyphens are in names (isAllCudaP2p), in no password
 _RUN = re.compile(r"[a-z]{4}|[A-Z][a-z]{3}|[A-Z]{4}|\d{4}|(?<![^_-])[A-Za-z]{3}(?![^_-])")
 # what is no key, and looks so: hashes, revisions, addresses, the id of a pod; a SHA-256 in base32, as Triton
