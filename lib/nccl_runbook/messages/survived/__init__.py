@@ -14,7 +14,7 @@ _STEP = re.compile(
 _NO_STEP = re.compile(r"(?i)^\W*+(?:wandb\b|(?:\w*\]?\s*)?done\b)")
 # no process goes on after these, and no CUDA context after such an error
 _FATAL = re.compile(
-    r"Segmentation fault|Killed\s*$|Fatal Python|terminate called|CUDA error|illegal memory access|"
+    r"Segmentation fault|\bKilled\s*$|Fatal Python|terminate called|CUDA error|illegal memory access|"
     r"device-side assert|unspecified launch failure|uncorrectable"
 )
 Who = int | str  # a rank, or a file if the rank is unknown
