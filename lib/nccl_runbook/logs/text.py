@@ -24,7 +24,7 @@ _PREFIX = re.compile(
     r"\((?:[\w.:-]{1,80} )?(?:pid|rank)=(?P<pid>\d{1,8})(?:, ip=(?P<ip>[\w.:]{1,60}))?[^)]{0,40}\)|"
     # but for Horovod's list of the tensors that a rank lacks
     r"(?P<srun>\d{1,5}):(?=\s|$)(?! \[[A-Za-z][^\[\]\n]{0,1900}\]\s*$)|"
-    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[(?:1,)?(?P<mpi>\d{1,5})\]<std(?:out|err)>:|"
+    r"(?:[A-Z]\w\w [A-Z]\w\w [ \d]\d [\d:]{8} \d{4})?\[(?:1,)?(?P<mpi>\d{1,5})\]<std(?:out|err)>:|"
     r"\[pod/(?P<pod>[\w.-]{1,80})(?:/[\w.-]{1,80})?\]|\[std(?:err|out)\]|"
     r"(?P<stamp>\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?)|"
     r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?=\s)|\[\d{1,3}(?:;\d{1,3}){0,4}m|\|(?=\s)|"
