@@ -55,10 +55,10 @@ class Survived:
         if not _NO_STEP.match(text):
             self._to[who] = self._raised.get(who, -1)
 
-    def stepped_after(self, who: Who, order: int) -> bool:
-        """Whether steps with higher numbers stand below this line, enough to show that it was survived."""
+    def is_past(self, who: Who, order: int) -> bool:
+        """Whether enough steps with higher numbers follow this line, and then another error."""
         steps = self._steps.get(who, [])
-        return len(steps) == SURVIVES and steps[0] > order
+        return len(steps) == SURVIVES and order < steps[0] and steps[-1] < self._last
 
     def mark(self, who: Who) -> int:
         """The last exception that this rank has survived so far, -1 without one."""
