@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections import Counter
 
 # steps with new, higher numbers after an exception: ranks that miss a dead one complete the step they are in
 SURVIVES = 2
@@ -30,24 +29,21 @@ class Survived:
     )  # the last exception that a program can survive
     _to: dict[Who, int] = dataclasses.field(default_factory=dict)  # exceptions up to this one
     _step: dict[Who, float] = dataclasses.field(default_factory=dict)  # the highest number of a step
-    # steps with higher numbers since the last exception
-    _higher: Counter[Who] = dataclasses.field(default_factory=Counter)
-    _steps: dict[Who, list[int]] = dataclasses.field(default_factory=dict)  # where the last ones stand
+    _steps: dict[Who, list[int]] = dataclasses.field(default_factory=dict)  # the last higher ones
 
     def raised(self, who: Who, order: int, text: str) -> None:
         """An error that echoes no other one."""
         self._last = order
         if not _FATAL.search(text):
-            self._raised[who], self._higher[who] = order, 0
+            self._raised[who] = order
 
     def stepped(self, who: Who, order: int, text: str) -> None:
         """A line that shows progress."""
         step = None if _NO_STEP.match(text) else _STEP.search(text)
         if step and (step[1] is None or float(step[1]) > self._step.get(who, -1)):
             self._step[who] = float(step[1] or self._step.get(who, -1))
-            self._higher[who] += 1
             self._steps[who] = [*self._steps.get(who, ()), order][-SURVIVES:]
-        if self._higher[who] >= SURVIVES:
+        if self._went_on(who, self._raised.get(who, -1)):
             self._to[who] = self._raised.get(who, -1)
 
     def ended_well(self, who: Who, text: str) -> None:
@@ -57,8 +53,11 @@ class Survived:
 
     def is_past(self, who: Who, order: int) -> bool:
         """Whether enough steps with higher numbers follow this line, and then another error."""
+        return self._went_on(who, order) and self._steps[who][-1] < self._last
+
+    def _went_on(self, who: Who, order: int) -> bool:
         steps = self._steps.get(who, [])
-        return len(steps) == SURVIVES and order < steps[0] and steps[-1] < self._last
+        return len(steps) == SURVIVES and order < steps[0]
 
     def mark(self, who: Who) -> int:
         """The last exception that this rank has survived so far, -1 without one."""
