@@ -146,6 +146,13 @@ def test_what_cannot_be_read_hides_nothing_of_the_rest_and_is_no_error(tmp_path)
     assert [read_cli("hang", one).returncode for one in nothing] == [4, 4, 4, 2], "a link to nothing is a file that is missing"
 
 
+def test_a_note_on_a_setting_stands_beside_an_undecided_log(tmp_path):
+    (tmp_path / "job.sh").write_text("#!/bin/bash\nexport NCCL_SOCKET_IFNAME=lo\ntorchrun --standalone --nproc-per-node 4 train.py\n")
+    (tmp_path / "job.log").write_text("n1:10:10 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n")
+    ended = read_cli("diagnose", tmp_path / "job.sh", tmp_path / "job.log")
+    assert ended.returncode == 4 and "note: NCCL_SOCKET_IFNAME" in ended.stdout
+
+
 @pytest.mark.parametrize("command", [["diagnose"], ["triage"], ["hang"], ["env"], ["look", "--record"], ["run", "--record"], ["run", "--log"], ["sync", "--trace"]], ids=" ".join)
 def test_a_link_to_nothing_is_answered_like_a_missing_file(command, tmp_path):
     (tmp_path / "latest.log").symlink_to(tmp_path / "rotated.log")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.tables import PACKAGE, table
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.messages import clues, judge, read
 from nccl_runbook.messages.facts import Logs, Seen
@@ -97,6 +98,41 @@ def test_every_row_is_complete():
         assert len(samples(row, "fires")) == len(samples(row, "quiet")), row["id"]
 
 
+def texts(row: dict) -> list[str]:
+    """What the row says, advises and lets somebody run."""
+    remedies = row.get("remedy", ())
+    return [row.get("says", ""), *(r["text"] for r in remedies), *(line for r in remedies for line in r["lines"]), *row.get("decides", {}).values()]
+
+
+def test_every_placeholder_of_a_text_is_filled_by_the_expressions_of_its_row(tmp_path):
+    """And by a sample, if the row has samples."""
+    expressions = {**clues.catalogue()["printed"], **clues.catalogue()["spoken"], **clues.catalogue()["beside"]}
+    wrong, checked = {}, 0
+    for clue in clues.clues():
+        row = ROWS[clue.id]
+        wanted = {name for text in texts(row) for name in re.findall(r"<([a-z_]+)>", text)}
+        checked += bool(wanted)
+        asked = [i for i in (clue.message, *clue.also, clue.above) if i]
+        filled = {name for i in asked for name in re.compile(expressions[i]).groupindex}
+        if wanted and "fires" in row:
+            seen = [(i, logs_of(tmp_path, sample).seen[i].lines) for sample in samples(row, "fires") for i in asked]
+            filled = {name for i, lines in seen for line in lines for name in judge._fields(expressions[i], line)}
+        wrong |= {clue.id: wanted - filled} if wanted - filled else {}
+    assert wrong == {} and checked > 350
+    assert not [cause.id for cause in causes().values() for text in (cause.says, *(t for _, t, _ in cause.remedy)) if re.search(r"<[a-z_]+>", text)]
+
+
+def test_every_short_form_of_an_expression_is_known_and_used():
+    known, literal = {*table("messages/catalogue/short-forms")["words"]}, {"<warn>", "<inactive>", "<port>"}
+    tables = [*ROWS.values(), *table("messages/catalogue/fits")["fit"], table("messages/catalogue/short-forms")["words"]]
+    expressions = [row[key] for row in tables for key in ("line", "also", "not", "above", "words", *known) if key in row]
+    used = {*re.findall(r"(?<!\?P)<[a-z][a-z-]*>", repr(expressions))}
+    asked = "".join(file.read_text() for file in PACKAGE.glob("*/**/*.py"))
+    assert used - known == literal and [short for short in known - used if short not in asked] == []
+    spelt = [e for group in ("printed", "spoken", "beside") for e in clues.catalogue()[group].values()]
+    assert [e for e in spelt if any(short in e for short in known)] == []
+
+
 def replayed(logs: Logs) -> Logs:
     """As a record holds them."""
     return TypeAdapter(Logs).validate_python(json.loads(json.dumps(to_json(logs))))
@@ -163,6 +199,18 @@ def test_what_is_not_quoted_is_not_found_again(tmp_path):
         "latency: 40 ms instead of 2", "throughput=900, we expected 4000", "latency (p99) went from 2 to 40 ms", "a step is no longer 1 s but 9 s", "bandwidth: terrible",
         "small packets can degrade the sync",
     ], ["bandwidth: 12", "throughput=900", "throughput: 900 tokens", "latency (us)", "can degrade performance", "is no longer used", "no longer supported"]),
+    ("<waited>", [
+        "WorkNCCL(SeqNum=7, OpType=ALLREDUCE", "Watchdog caught collective operation timeout", "watchdog caught collective operation timeout", "Socket Timeout",
+        "Timed out waiting 600000ms for recv operation to complete", "Timeout waiting for key: default_pg/0//cpu//0", "wait timeout after 300000ms, keys: /0",
+    ], ["watchdog thread started", "Timed out waiting for a lock", "wait timeout=300", "WorkGloo", "socket_timeout: 30", "Socket timeout of 30 s is set"]),
+    ("<network-broke>", [
+        "NET/IB : Got completion from peer 10.0.0.7<4711> with status=12 opcode=129", "Got completion with error 12, opcode 0", "ncclRemoteError: A call failed possibly due to a network error",
+        "Last error:\nNCCL remote process exited or there was a network error",
+    ], ["Got completion from peer 10.0.0.7<4711> with status=0", "Got completion with error 0", "the remote process has started", "ncclSystemError"]),
+    ("<broke>", [
+        "n1:4:4 [0] NCCL WARN x", "Segmentation fault (core dumped)", "segmentation fault", "Signal: SIGSEGV", "Aborted (core dumped)", "free(): corrupted unsorted chunks",
+        "unhandled cuda error", "unhandled system error", "no kernel image is available", "all ranks hung", "it CRASHES", "the job freezes",
+    ], ["n1:4:4 [0] NCCL INFO x", "cuda error handler", "kernel image loaded", "segments: 8", "This can potentially cause a hang if this mapping is incorrect"]),
 ])
 def test_what_is_only_configured_warned_of_or_measured_is_no_event(short, event, mere):
     found = re.compile(clues._spelt(short))

@@ -80,6 +80,31 @@ def test_a_later_crash_leads_over_what_the_job_survived(tmp_path):
     assert answer(tmp_path, steps(1, 3) + OWN + steps(4, 9) + "NVRM: Xid (PCI:0000:3b:00): 79, pid=4, name=python, GPU has fallen off the bus.\n").hypotheses[0].cause == "gpu-or-link-fault"
 
 
+HUGGING = "".join(f"{{'loss': {2 - n / 9:.2f}, 'epoch': 0.{n}}}\n" for n in range(4, 8))
+TOPOLOGY = "w4:61:61 [0] graph/xml.cc:790 NCCL WARN Could not open XML topology file /opt/site.xml : No such file or directory\n"
+TIME_LIMIT = "slurmstepd: error: *** JOB 4077 ON w4 CANCELLED AT 2026-04-04T04:04:04 DUE TO TIME LIMIT ***\n"
+
+
+@pytest.mark.parametrize(("text", "lead"), [
+    # a message, steps, and then another error
+    (TOPOLOGY + steps(1, 3) + "srun: error: w5: task 9: Segmentation fault (core dumped)\n", "peer-crashed"),
+    (TOPOLOGY + HUGGING + OWN, "peer-crashed"),
+    (TOPOLOGY + steps(1, 1) + "srun: error: w5: task 9: Segmentation fault (core dumped)\n", "topology-file-bad"),
+    (steps(1, 3) + TOPOLOGY + OWN, "topology-file-bad"),
+    # the scheduler's reason is one of its own
+    (steps(1, 3) + OOM + steps(4, 9) + TIME_LIMIT, "scheduler-time-limit"), (OOM + HUGGING + TIME_LIMIT, "scheduler-time-limit"),
+    (steps(1, 3) + OOM + TIME_LIMIT, "gpu-memory-exhausted"),
+])
+def test_what_leads_after_steps_that_followed_a_message(tmp_path, text, lead):
+    assert verdict(answer(tmp_path, text)) == (lead, True)
+
+
+@pytest.mark.parametrize("text", ["      Reason:       OOMKilled\n" + steps(4, 6), "Warning  OOMKilled  pod/w-2  restarting\n" + steps(4, 6) + "Training finished\n"])
+def test_a_container_that_was_killed_and_started_again_is_no_fault(tmp_path, text):
+    assert verdict(answer(tmp_path, steps(1, 3) + text))[1] is False
+    assert verdict(answer(tmp_path, steps(1, 3) + text.splitlines()[0])) == ("peer-crashed", True)
+
+
 def test_a_server_that_answers_on_survived_a_bad_request(tmp_path):
     bad = "ERROR 07-07 11:00:00 [serving.py:24] Traceback (most recent call last):\nERROR 07-07 11:00:00 [serving.py:24]   File \"serving.py\", line 24, in f\nERROR 07-07 11:00:00 [serving.py:24] ValueError: 9001 tokens are too many\n"
     served = 'INFO:     10.0.0.7:40114 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'

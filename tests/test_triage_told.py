@@ -89,6 +89,14 @@ def test_two_versions_of_a_library_or_the_first_bad_one_are_a_result(status, wor
     assert [(p.cause, p.status) for p in judge_experiments.experiments(words)] == [("framework-version-incompatible", status)]
 
 
+@pytest.mark.parametrize(("words", "lead"), [
+    ("On GB200 it crashes with NCCL 2.21.5; with NCCL 2.28.9 it works", "nccl-older-than-gpu"), ("H100: NCCL 2.14.3 fails, NCCL 2.18.5 works", "nccl-older-than-gpu"),
+    ("On GB200 it crashes with NCCL 2.27.3; with NCCL 2.28.9 it works", "nccl-bug"), ("On A100 it crashes with NCCL 2.14.3; with NCCL 2.28.9 it works", "nccl-bug"),
+])
+def test_a_version_before_the_gpu_is_no_defect(words, lead):
+    assert judge_experiments.experiments(words)[0].cause == lead
+
+
 def test_the_version_that_works_is_installed():
     told = judge_experiments.experiments("fails with vLLM 0.17.0, works with vLLM 0.16.1")
     assert told[0].advice.remedy[0][2] == ("pip install vllm==0.16.1",)

@@ -116,7 +116,7 @@ def text(case: Case, diff: str = "") -> str:
     also = [
         f
         for s in document.steps
-        for f in _beside(s.findings, lead, document.verdict == "healthy")
+        for f in _beside(s.findings, lead, lead is None)
         if f.title.rstrip(".") not in document.sentence
         and not any(e.text in document.sentence for e in f.evidence)
     ]
@@ -195,8 +195,8 @@ def remedy(r: Remedy) -> list[str]:
     return [f"   {WHO[r.who]}: {r.text.removeprefix('If so: ')}", *(f"       {line}" for line in r.lines)]
 
 
-def _beside(findings: Iterable[Finding], lead: Finding | None, fine: bool) -> list[Finding]:
-    """Problems without a cause, and what could not be read; ``fine``: also notes."""
+def _beside(findings: Iterable[Finding], lead: Finding | None, all_notes: bool) -> list[Finding]:
+    """Problems without a cause, and what could not be read; ``all_notes``: also every note."""
     return [
         f
         for f in findings
@@ -206,7 +206,7 @@ def _beside(findings: Iterable[Finding], lead: Finding | None, fine: bool) -> li
         and (
             f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN)
             or f.id in NOTED
-            or fine
+            or all_notes
             and f.severity is Severity.NOTE
         )
     ]

@@ -18,11 +18,13 @@ _GLUED = re.compile(
 )
 # what stands in front of a message; each may come once, in any order, a few in a row
 _PREFIX = re.compile(
-    r"\s*(?=[\[(\d|>rRIWEDC])(?:"
+    r"\s*(?=[\[(\d|>rRIWEDCMTFS])(?:"
     r"\[?(?:rank|Rank|RANK)[ _]?(?P<rank>\d{1,6})\]?\s?[:|]\s?|\[rank(?P<rank2>\d{1,6})\]\s?:?|"
     r"\[default\d{1,3}\]:|"
     r"\((?:[\w.:-]{1,80} )?(?:pid|rank)=(?P<pid>\d{1,8})(?:, ip=(?P<ip>[\w.:]{1,60}))?[^)]{0,40}\)|"
-    r"(?P<srun>\d{1,5}):(?=\s|$)|\[1,(?P<mpi>\d{1,5})\]<std(?:out|err)>:|"
+    # but for Horovod's list of the tensors that a rank lacks
+    r"(?P<srun>\d{1,5}):(?=\s|$)(?! \[[A-Za-z][^\[\]\n]{0,1900}\]\s*$)|"
+    r"(?:[A-Z]\w\w [A-Z]\w\w [ \d]\d [\d:]{8} \d{4})?\[(?:1,)?(?P<mpi>\d{1,5})\]<std(?:out|err)>:|"
     r"\[pod/(?P<pod>[\w.-]{1,80})(?:/[\w.-]{1,80})?\]|\[std(?:err|out)\]|"
     r"(?P<stamp>\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?)|"
     r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?=\s)|\[\d{1,3}(?:;\d{1,3}){0,4}m|\|(?=\s)|"

@@ -30,7 +30,7 @@ ECHO = re.compile(
     r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|"
     r"Socket Timeout|store->get|"
     r"Process(?:Exited|Raised)Exception|nccl[A-Z][A-Za-z]{1,30}Error: |RayTaskError|GuardError|EOFError|"
-    r"Aborted|RendezvousC|TimeoutError|[Ss]ee (?:stack trace for )?root cause"
+    r"Aborted|RendezvousC|TimeoutError|[Ss]ee (?:stack trace (?:\(above\) )?for )?(?:the )?root cause"
 )
 # what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says at the end
 LAST_WORDS = re.compile(

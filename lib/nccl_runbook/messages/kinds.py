@@ -38,7 +38,7 @@ _NUMBERS = re.compile(  # there a number distinguishes faults
 )
 _OURS = re.compile(
     rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|"
-    rb"xid|nvrm|mpirun|ibv"
+    rb"xid|nvrm|mpirun|ibv|\bjax\b|\bxla|pjrt|tensorflow|horovod|levanter|hccl|oneccl|paddle"
 )
 # lines that only quote: our own answers, whose lines were judged already, and the source of a traceback
 _QUOTES = re.compile(

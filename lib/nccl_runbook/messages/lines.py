@@ -29,7 +29,7 @@ EXPRESSIONS = {
         r"Runtime?Warning)(\w*(?:Error|"
         r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|"
         r"Segmentation fault|"
-        r"Killed\s*$|^\s*torch\.\w+Error"
+        r"\bKilled\s*$|^\s*torch\.\w+Error"
     ),
     "rank-watched": (
         r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|"

@@ -148,7 +148,7 @@ class Ranks:
         who = _who(line)
         self._well.pop(line.file, None)
         self._progress[who] = order, self._progress.get(who, (-1, -1))[0]
-        self._survived.stepped(who, text)
+        self._survived.stepped(who, order, text)
 
     def _survived_to(self, who: int | str) -> int:
         return self._survived.up_to(who, max(self.over_at, self._broke_at))
@@ -222,7 +222,8 @@ class Ranks:
         later. One unnamed line is not enough: it may have been printed late. After a line of no rank, such
         as a scheduler's, a rank of this file must begin a second step: one that lost a peer ends the step it
         is in."""
-        if file in self._well or order <= self._survived_to(file if rank is None else rank):
+        who = file if rank is None else rank
+        if file in self._well or order <= self._survived_to(who) or self._survived.is_past(who, order):
             return True
         own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
         ranks = [r for r, row in self._rows.items() if rank is None and file in row["files"]]

@@ -2,19 +2,18 @@
 
 import dataclasses
 import re
-from collections import Counter
 
 # steps with new, higher numbers after an exception: ranks that miss a dead one complete the step they are in
 SURVIVES = 2
 _STEP = re.compile(
-    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\W{0,3}\[?\s*(\d{1,12})|"
+    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\W{0,3}\[?\s*(\d{1,12}(?:\.\d{1,6})?)|"
     r"\bPOST /\S{1,60} HTTP/"  # a server's answer has no number
 )
 # wandb repeats the last figures when a program ends, and a shell's "done" says nothing of the program
 _NO_STEP = re.compile(r"(?i)^\W*+(?:wandb\b|(?:\w*\]?\s*)?done\b)")
 # no process goes on after these, and no CUDA context after such an error
 _FATAL = re.compile(
-    r"Segmentation fault|Killed\s*$|Fatal Python|terminate called|CUDA error|illegal memory access|"
+    r"Segmentation fault|\bKilled\s*$|Fatal Python|terminate called|CUDA error|illegal memory access|"
     r"device-side assert|unspecified launch failure|uncorrectable"
 )
 Who = int | str  # a rank, or a file if the rank is unknown
@@ -29,29 +28,36 @@ class Survived:
         default_factory=dict
     )  # the last exception that a program can survive
     _to: dict[Who, int] = dataclasses.field(default_factory=dict)  # exceptions up to this one
-    _step: dict[Who, int] = dataclasses.field(default_factory=dict)  # the highest number of a step
-    # steps with higher numbers since the last exception
-    _higher: Counter[Who] = dataclasses.field(default_factory=Counter)
+    _step: dict[Who, float] = dataclasses.field(default_factory=dict)  # the highest number of a step
+    _steps: dict[Who, list[int]] = dataclasses.field(default_factory=dict)  # the last higher ones
 
     def raised(self, who: Who, order: int, text: str) -> None:
         """An error that echoes no other one."""
         self._last = order
         if not _FATAL.search(text):
-            self._raised[who], self._higher[who] = order, 0
+            self._raised[who] = order
 
-    def stepped(self, who: Who, text: str) -> None:
+    def stepped(self, who: Who, order: int, text: str) -> None:
         """A line that shows progress."""
         step = None if _NO_STEP.match(text) else _STEP.search(text)
-        if step and (step[1] is None or int(step[1]) > self._step.get(who, -1)):
-            self._step[who] = int(step[1] or self._step.get(who, -1))
-            self._higher[who] += 1
-        if self._higher[who] >= SURVIVES:
+        if step and (step[1] is None or float(step[1]) > self._step.get(who, -1)):
+            self._step[who] = float(step[1] or self._step.get(who, -1))
+            self._steps[who] = [*self._steps.get(who, ()), order][-SURVIVES:]
+        if self._went_on(who, self._raised.get(who, -1)):
             self._to[who] = self._raised.get(who, -1)
 
     def ended_well(self, who: Who, text: str) -> None:
         """A line by which the program says that it is done."""
         if not _NO_STEP.match(text):
             self._to[who] = self._raised.get(who, -1)
+
+    def is_past(self, who: Who, order: int) -> bool:
+        """Whether enough steps with higher numbers follow this line, and then another error."""
+        return self._went_on(who, order) and self._steps[who][-1] < self._last
+
+    def _went_on(self, who: Who, order: int) -> bool:
+        steps = self._steps.get(who, [])
+        return len(steps) == SURVIVES and order < steps[0]
 
     def mark(self, who: Who) -> int:
         """The last exception that this rank has survived so far, -1 without one."""

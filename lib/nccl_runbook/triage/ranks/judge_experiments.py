@@ -26,7 +26,7 @@ def experiments(context: str) -> list[Pointer]:
         *(
             p
             for row in table("triage/experiments")["library"]
-            if row["name"].lower() in context.lower()
+            if row["name"].lower() in context.lower() and re.search(row.get("gpu", ""), context)
             for p in _versions(row, context)
         ),
     ]
@@ -87,12 +87,14 @@ def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
         (bool(_SAYS["not-with"].search(before)) or _outcome(clause, v), v[1], clause.strip())
         for v, before, clause in named
     ]
-    bad = [(version, clause) for ok, version, clause in works if ok is False]
+    older = re.compile(row.get("older", ""))
+    bad = [(version, clause) for ok, version, clause in works if ok is False and older.match(version)]
     good = [(version, clause) for ok, version, clause in works if ok and version not in dict(bad)]
     begins = [
         (v[1], clause.strip())
         for v, before, clause in named
-        if _SAYS["since"].search(before + v[0][: -len(v[1])]) or _SAYS["on"].match(clause, v.end())
+        if older.match(v[1])
+        and (_SAYS["since"].search(before + v[0][: -len(v[1])]) or _SAYS["on"].match(clause, v.end()))
     ]
     if not (good and (bad or row["alone"]) or begins and not good and not row["alone"]):
         return []
