@@ -27,6 +27,32 @@ class Calls(Loop):
             self.dist.broadcast(self.torch.ones(8), 0)
         self.end()
 
+    def weights(self) -> None:
+        """Rank 2 broadcasts the weights that the others reduce."""
+        self.until_trouble()
+        if self.rank == 2:
+            self.dist.broadcast(self.torch.ones(64), 2)
+        else:
+            self.dist.all_reduce(self.torch.ones(64))
+        self.end()
+
+    def subgroup(self) -> None:
+        """Rank 2 does not take part in new_group."""
+        self.until_trouble()
+        if self.rank != 2:
+            self.dist.new_group()
+        self.end()
+
+    def skips(self) -> None:
+        """Rank 1 catches an exception of its own step, and goes on with the next one."""
+        self.until_trouble()
+        for row in range(8):
+            try:
+                self.step(self.torch.ones(256, 513 if (row, self.rank) == (3, 1) else 512))
+            except RuntimeError as error:
+                print(f"row {row} is left out: {error}", flush=True)
+        self.end()
+
     def groups(self) -> None:
         """Rank 0 uses two process groups in the other order."""
         self.until_trouble()
@@ -59,6 +85,33 @@ class Calls(Loop):
             self.torch.ones(1 << 16, dtype=self.torch.float64 if self.rank == 1 else self.torch.float32)
         )
         self.end()
+
+    def counts(self) -> None:
+        """Rank 1 calls all_reduce with another data type of the same size."""
+        self.until_trouble()
+        self.dist.all_reduce(
+            self.torch.ones(64, dtype=self.torch.int32 if self.rank == 1 else self.torch.float32)
+        )
+        self.end()
+
+    def wrapped_parts(self) -> None:
+        """DistributedDataParallel, and a layer that no loss needs."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        self.until_trouble()
+        parts = self.torch.nn.ModuleDict({"used": self.net, "head": self.torch.nn.Linear(8, 8)})
+        parts.forward = lambda batch: parts["used"](batch)
+        model = DistributedDataParallel(parts)
+        for _ in range(3):
+            model(self.torch.ones(256, 512)).sum().backward()
+
+    def wrapped_heads(self) -> None:
+        """DistributedDataParallel, and rank 2 has a layer more."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        self.until_trouble()
+        layers = [self.net, *[self.torch.nn.Linear(8, 8)] * (self.rank == 2)]
+        DistributedDataParallel(self.torch.nn.Sequential(*layers))
 
     def uneven(self) -> None:
         """Rank 1 has fewer batches than the others."""
