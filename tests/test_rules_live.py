@@ -335,6 +335,17 @@ def test_an_unanswered_connection_and_one_that_is_established() -> None:
     assert told(s.look(joined, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)])).kind == "symmetric"
 
 
+LOCKED = [Frame("cache", "/home/a/train.py", 96)]
+
+
+@pytest.mark.parametrize(("frames", "names"), [
+    ((s.IN_ALL_REDUCE, s.IN_ALL_REDUCE, LOCKED), [2]), ((LOCKED, s.IN_ALL_REDUCE, s.IN_ALL_REDUCE, s.IN_ALL_REDUCE), [0]), ((s.IN_ALL_REDUCE, LOCKED), []), ((s.IN_BARRIER, s.IN_BARRIER, LOCKED), [2])])
+def test_a_rank_on_a_lock_of_its_program_is_named_without_a_cause(frames: tuple[list[Frame], ...], names: list[int]) -> None:
+    """A lock and work.wait() look the same; a call of torch.distributed has a frame."""
+    picture = told(s.look(*[s.rank(n, f, world=len(frames)) for n, f in enumerate(frames)]))
+    assert picture.cause is None and culprits(picture) == names
+
+
 def test_the_odd_one_out_waits_elsewhere_and_of_two_neither_is_odd() -> None:
     assert culprits(told(s.look(*waiting(0, 1, 2), s.rank(3, s.IN_BARRIER)))) == [3]
     pair, on_gpus = (told(s.look(s.rank(0, s.IN_ALL_REDUCE, world=2, nccl=nccl), s.rank(1, s.IN_BARRIER, world=2, nccl=nccl)))

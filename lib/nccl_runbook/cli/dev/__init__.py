@@ -3,6 +3,9 @@
 Example: nccl-runbook dev gym --fault stopped --fault works-torchrun
 """
 
+import dataclasses
+import itertools
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,7 +30,20 @@ def dev(
     on: Annotated[
         Literal["cpu", "gpu"], typer.Option(help="Where the ranks run: cpu (Gloo) or gpu (NCCL).")
     ] = "cpu",
-    at_once: Annotated[int, typer.Option(metavar="N", min=1, max=32, help="Jobs at a time on the CPU.")] = 2,
+    works: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, max=1000, help="Only jobs without a fault: N runs, each in turn."),
+    ] = 0,
+    at_once: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=32,
+            show_default=False,
+            help="Jobs at a time on the CPU. Default: two per core, as a job mostly waits.",
+        ),
+    ] = min(32, 2 * (os.cpu_count() or 1)),
     to_the_end: Annotated[
         bool,
         typer.Option("--to-the-end", help="Let jobs that hang end, and read their logs too."),
@@ -53,6 +69,8 @@ def dev(
     chosen = [jobs()[name] for name in dict.fromkeys(fault)] or there
     if others := [job.name for job in chosen if job not in there]:
         answer.leave(f"{others[0]} does not run on the {on}: add --on {'cpu' if on == 'gpu' else 'gpu'}")
+    if works:
+        chosen = _in_turn([job for job in chosen if not job.is_fault], works)
     if listed:
         answer.end("\n".join(f"{job.name:24} {job.about}" for job in chosen), 0)
     if on == "gpu":
@@ -88,6 +106,14 @@ def dev(
         "faults": [trial.to_json() for trial in trials],
     }
     answer.end(document if json else table.sentence(trials), code, html, lambda: _page(trials, code))
+
+
+def _in_turn(chosen: list[Job], runs: int) -> list[Job]:
+    """So many runs of the jobs in turn; each run has a name, and with --keep a folder, of its own."""
+    if not chosen:
+        answer.leave("--works runs jobs without a fault, and none is named")
+    turns = itertools.islice(itertools.cycle(chosen), runs)
+    return [dataclasses.replace(job, name=f"{job.name}-{n}") for n, job in enumerate(turns, 1)]
 
 
 def _that_fit(chosen: list[Job]) -> list[Job]:
