@@ -31,9 +31,9 @@ def dev(
         Literal["cpu", "gpu"], typer.Option(help="Where the ranks run: cpu (Gloo) or gpu (NCCL).")
     ] = "cpu",
     works: Annotated[
-        int,
+        int | None,
         typer.Option(metavar="N", min=1, max=1000, help="Only jobs without a fault: N runs, each in turn."),
-    ] = 0,
+    ] = None,
     at_once: Annotated[
         int,
         typer.Option(
