@@ -39,7 +39,7 @@ WORKS = ("short", "caught_once")
 def launcher() -> Iterator[subprocess.Popen[str]]:
     """It has imported torch, and forks the ranks of each job."""
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, TRAIN, "--serve"], stdin=pipe, stdout=pipe, text=True, start_new_session=True) as running:
+    with subprocess.Popen([sys.executable, Path(__file__).with_name("gym_ranks.py")], stdin=pipe, stdout=pipe, text=True, start_new_session=True) as running:
         yield running
         os.killpg(running.pid, signal.SIGKILL)
 

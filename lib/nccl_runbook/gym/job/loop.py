@@ -122,3 +122,17 @@ class Loop:
         """Join and do the steps that go well."""
         self.join()
         self.loop(TROUBLE)
+
+    @contextlib.contextmanager
+    def before_the_end(self) -> Iterator[None]:
+        """What happens after the steps that go well; then the ranks leave together."""
+        self.until_trouble()
+        yield
+        self.end()
+
+    @contextlib.contextmanager
+    def between_steps(self) -> Iterator[None]:
+        """What happens between the steps that go well and the next ones."""
+        self.until_trouble()
+        yield
+        self.loop(3)

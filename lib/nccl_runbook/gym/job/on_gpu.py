@@ -34,9 +34,8 @@ class OnGpu(Loop):
         """Allocate half of the GPU once the other program has its part."""
         while not (self.folder / "held").exists():
             time.sleep(0.1)
-        self.until_trouble()
-        self.block(self.torch.cuda.get_device_properties(0).total_memory / GIB / 2)
-        self.loop(3)
+        with self.between_steps():
+            self.block(self.torch.cuda.get_device_properties(0).total_memory / GIB / 2)
 
     def fraction(self) -> None:
         """A limit of the program itself on its memory, which a batch exceeds."""
@@ -89,18 +88,17 @@ class OnGpu(Loop):
 
     def smaller_batch(self) -> None:
         """A batch does not fit; the program halves it and goes on."""
-        self.until_trouble()
-        gib = 512.0
-        while gib > 1:
-            try:
-                self.block(gib)
-                break
-            except self.torch.OutOfMemoryError as error:
-                print(f"batch of {gib:.0f} GiB does not fit, trying half: {error}", flush=True)
-                gib /= 2
-        self.loop(40, 0.05)
-        print("training finished", flush=True)
-        self.end()
+        with self.before_the_end():
+            gib = 512.0
+            while gib > 1:
+                try:
+                    self.block(gib)
+                    break
+                except self.torch.OutOfMemoryError as error:
+                    print(f"batch of {gib:.0f} GiB does not fit, trying half: {error}", flush=True)
+                    gib /= 2
+            self.loop(40, 0.05)
+            print("training finished", flush=True)
 
     def copies(self) -> None:
         """Batches of pinned memory."""

@@ -128,13 +128,12 @@ class Steady(Loop):
 
     def caught_once(self) -> None:
         """One exception that the program catches and prints."""
-        self.until_trouble()
-        try:
-            Path("/data/shard-00001-of-00003.parquet").read_bytes()
-        except FileNotFoundError:
-            traceback.print_exc()
-        self.loop(3)
-        self.end()
+        with self.before_the_end():
+            try:
+                Path("/data/shard-00001-of-00003.parquet").read_bytes()
+            except FileNotFoundError:
+                traceback.print_exc()
+            self.loop(3)
 
     def caught(self) -> None:
         """Exceptions that the program catches and prints."""
@@ -219,9 +218,8 @@ class Steady(Loop):
 
     def serves(self) -> None:
         """An engine between two requests: rank 0 waits for a request, the others for rank 0."""
-        self.until_trouble()
-        requests: queue.Queue[str] = queue.Queue()
-        threading.Timer(30, requests.put, ["prompt"]).start()
-        prompt = requests.get() if self.rank == 0 else ""
-        self.dist.broadcast(self.torch.tensor([len(prompt)]), 0)
-        self.end()
+        with self.before_the_end():
+            requests: queue.Queue[str] = queue.Queue()
+            threading.Timer(30, requests.put, ["prompt"]).start()
+            prompt = requests.get() if self.rank == 0 else ""
+            self.dist.broadcast(self.torch.tensor([len(prompt)]), 0)
