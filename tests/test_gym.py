@@ -90,6 +90,9 @@ STOPPED = Job("", "", "", "", ("peer-stopped",), 1)
     (told("Broken: a rank is stopped.", "peer-stopped", "likely"), "undecided"),
     (told("Broken: rank (pid 77) is stopped.", "peer-stopped", "likely"), "right"),
     (told("Unknown: nothing.", None, None, "unknown"), "undecided"),
+    (told("Broken: a rank is stopped (likely): Rank 1 stopped (job.log line 9, rank 0).", "peer-stopped", "likely"), "right"),
+    (told("Broken: a rank is stopped (likely): Rank 2 stopped (job.log line 9, rank 1).", "peer-stopped", "likely"), "wrong"),
+    (told("Broken: a rank is stopped (likely): Stopped (job.log line 9, rank 0).", "peer-stopped", "likely"), "wrong"),
 ])
 def test_only_the_cause_with_its_rank_counts_as_right(answer: dict[str, Any], outcome: str) -> None:
     assert judge.outcome(STOPPED, answer, "77") == outcome

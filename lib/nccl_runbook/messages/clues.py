@@ -98,6 +98,9 @@ PRINTED = {
     "nccl-tests-end": r"#\s+(?:Avg bus bandwidth|Out of bounds values)",
     "nccl-channels": r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, "
     r"\d+ p2p channels)\b",  # NCCL >= 2.18
+    # the list of failures of torchrun, torch 1.9 to 2.13: rank and local rank of each; below, how it ended
+    "torchrun-failed-rank": r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)",
+    "torchrun-ended-rank": r"^\s*exitcode\s+: -15 \(pid: \d+\)",
     "ranks-share-gpu": r"Duplicate GPU detected ?: rank (\d+) and rank (\d+) both on",
     # the device that a rank prints as its own: torch, transformers' Trainer, nccl-tests
     "device-of-rank": (
