@@ -1,7 +1,7 @@
 """Whether an answer about a job of the gym is right."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nccl_runbook.gym.facts import Job, Outcome
@@ -50,3 +50,8 @@ def together(outcomes: Sequence[Outcome]) -> Outcome:
     """Of the answers about one job: wrong if one is wrong, otherwise right if one is right."""
     worst_first: tuple[Outcome, ...] = ("wrong", "right", "undecided")
     return next((word for word in worst_first if word in outcomes), "undecided")
+
+
+def exit_code(outcomes: Collection[Outcome]) -> int:
+    """0 if all are right, 3 if one is wrong, 4 if one is undecided or there is none."""
+    return 3 if "wrong" in outcomes else 0 if set(outcomes) == {"right"} else 4

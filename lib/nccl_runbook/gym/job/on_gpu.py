@@ -81,10 +81,9 @@ class OnGpu(Loop):
 
     def mixed(self) -> None:
         """bfloat16 with autocast."""
-        self.join()
-        with self.torch.autocast("cuda", dtype=self.torch.bfloat16):
-            self.loop(100, 0.3)
-        self.end()
+        with self.training():
+            with self.torch.autocast("cuda", dtype=self.torch.bfloat16):
+                self.loop(100, 0.3)
 
     def smaller_batch(self) -> None:
         """A batch does not fit; the program halves it and goes on."""
@@ -102,12 +101,11 @@ class OnGpu(Loop):
 
     def copies(self) -> None:
         """Batches of pinned memory."""
-        self.join()
-        rows = Rows(100)
-        for batch in self.torch.utils.data.DataLoader(rows, batch_size=2, num_workers=2, pin_memory=True):
-            time.sleep(0.2)
-            self.step(batch)
-        self.end()
+        with self.training():
+            rows = Rows(100)
+            for batch in self.torch.utils.data.DataLoader(rows, batch_size=2, num_workers=2, pin_memory=True):
+                time.sleep(0.2)
+                self.step(batch)
 
 
 class OnTheGpu(Rows):

@@ -41,14 +41,13 @@ class Steady(Loop):
         """DistributedDataParallel with no_sync at every other step."""
         from torch.nn.parallel import DistributedDataParallel
 
-        self.join()
-        model = DistributedDataParallel(self.net)
-        for step in range(100):
-            with contextlib.nullcontext() if step % 2 else model.no_sync():
-                model(self.torch.ones(256, 512)).sum().backward()
-            time.sleep(0.3)
-            self.finished(self.torch.ones(1))
-        self.end()
+        with self.training():
+            model = DistributedDataParallel(self.net)
+            for step in range(100):
+                with contextlib.nullcontext() if step % 2 else model.no_sync():
+                    model(self.torch.ones(256, 512)).sum().backward()
+                time.sleep(0.3)
+                self.finished(self.torch.ones(1))
 
     def heavy(self) -> None:
         """Steps of 1.5 s of Python."""
@@ -161,14 +160,13 @@ class Steady(Loop):
         from torch.distributed.algorithms.join import Join
         from torch.nn.parallel import DistributedDataParallel
 
-        self.join()
-        model = DistributedDataParallel(self.net)
-        with Join([model]):
-            for _ in range(100 + 5 * self.rank):
-                model(self.torch.ones(256, 512)).sum().backward()
-                time.sleep(0.3)
-                self.finished(self.torch.ones(1))
-        self.end()
+        with self.training():
+            model = DistributedDataParallel(self.net)
+            with Join([model]):
+                for _ in range(100 + 5 * self.rank):
+                    model(self.torch.ones(256, 512)).sum().backward()
+                    time.sleep(0.3)
+                    self.finished(self.torch.ones(1))
 
     def several_calls(self) -> None:
         """broadcast, all_gather and all_reduce in every step."""
