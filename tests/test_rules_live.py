@@ -335,6 +335,22 @@ def test_an_unanswered_connection_and_one_that_is_established() -> None:
     assert told(s.look(joined, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)])).kind == "symmetric"
 
 
+STDLIB, SERVE = "/usr/lib/python3.11/", Frame("serve", "/home/a/serve.py", 9)
+GET = Frame("get", STDLIB + "multiprocessing/queues.py", 103)
+
+
+@pytest.mark.parametrize(("frames", "kind"), [
+    ([Frame("wait", STDLIB + "threading.py", 327), Frame("get", STDLIB + "queue.py", 171), SERVE], "unknown"),
+    ([GET, SERVE], "unknown"), ([Frame("select", STDLIB + "selectors.py", 468), Frame("_run_once", STDLIB + "asyncio/base_events.py", 1890), SERVE], "unknown"),
+    ([Frame("select", STDLIB + "selectors.py", 415), Frame("serve_forever", STDLIB + "socketserver.py", 233), SERVE], "unknown"),
+    ([SERVE], "skipped"), ([Frame("wait", STDLIB + "threading.py", 327), SERVE], "skipped"), ([Frame("accept", STDLIB + "socket.py", 294), SERVE], "skipped")])
+def test_a_rank_that_waits_for_work_may_be_idle(frames: list[Frame], kind: str) -> None:
+    picture = told(s.look(s.rank(0, frames, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3)))
+    assert (picture.kind, picture.cause, culprits(picture)) == (kind, None, [0]) and (picture.status == "likely") is (kind == "skipped")
+    loader = [GET, Frame("_try_get_data", "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 1200), *frames]
+    assert told(s.look(s.rank(0, loader, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))).kind == "host-busy"
+
+
 LOCKED = [Frame("cache", "/home/a/train.py", 96)]
 
 

@@ -56,10 +56,9 @@ def asks(rank: LiveRank) -> bool:
 
 
 def awaits_work(rank: LiveRank) -> bool:
-    """It waits for a queue or for a client, and not for a data loader: an engine between two requests does,
-    and a rank whose own thread brings nothing more."""
-    files = [f.file for s in main_stacks(rank)[-1:] for f in s.frames]
-    return any(map(_QUEUE.search, files)) and not any("/torch/utils/data/" in file for file in files)
+    """It waits for a queue or for a client: an engine between two requests does, and a rank whose own thread
+    brings nothing more."""
+    return any(_QUEUE.search(f.file) for s in main_stacks(rank)[-1:] for f in s.frames)
 
 
 def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
