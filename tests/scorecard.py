@@ -8,7 +8,7 @@ Every figure comes from tests/evidence.jsonl, one row for each command that was 
 these to evidence.jsonl; then `make knowledge` writes the pages scorecard.md and accuracy.md again.
 
 A row: date, hardware, versions, commit, command, subject (which part of the tool), what, runs, result in words, seconds. ``faults``: fault -> how often
-right, undecided and wrong. ``works``: jobs or runs without a fault, and alarms about them. ``answered``: fault -> the cause that was named, or healthy.
+right, undecided and wrong. ``works``: jobs or runs without a fault, and alarms about them. ``answered``: fault -> the cause that was named, no cause, or healthy.
 ``took_s``: fault -> seconds until the answer. ``scores``: question -> hits and of how many.
 """
 from __future__ import annotations
@@ -77,7 +77,7 @@ def of_gym(document: Row, hardware: str, date: str, commit: str) -> Row:
             "command": f"nccl-runbook dev gym --on {document['on']} --json", "runs": "1", "result": document["sentence"],
             "faults": {f["fault"]: [int(f["outcome"] == word) for word in OUTCOMES] for f in faults},
             **({"works": [len(works), sum(f["outcome"] == "wrong" for f in works)]} if works else {}),
-            "answered": {name: answer["cause"] or "healthy" for name, answer in lead.items() if answer},
+            "answered": {name: answer["cause"] or "no cause" for name, answer in lead.items() if answer},
             "took_s": {name: answer["took_s"] for name, answer in lead.items() if answer}}
 
 
