@@ -6,13 +6,14 @@
 # make knowledge write again what follows from the code: reference pages and schemas
 # make mutants   changes of a judge that no test notices, in minutes a file  (ARGS=gpus/judge_health.py:bus_ids_collide)
 # make scorecard  what was right, undecided and wrong, on which hardware: build/scorecard  (ARGS=gym.json: of nccl-runbook dev gym --json)
+# make gym       the gym on the CPU, and what was right when it last ran and is not now  (ARGS="--fault stopped"; see notebooks/reference/gym.md)
 # make bench     ours against torchrun and nccl-tests in one run, as ratios: build/bench/index.html  (ARGS="launch --nccl-tests DIR")
 # make look      build/nccl-look.pyz: one file that looks where nothing can be installed
 # make wheelhouse  every wheel for a machine without network  (TARGET_PYTHON=3.12 TARGET_ARCH=aarch64 EXTRAS="lab torch" FOLDER=wheelhouse); there: make report WHEELHOUSE=wheelhouse
 # make lock      pin what pyproject.toml allows, with hashes, in .ci/*.txt  (ARGS=--upgrade: the newest versions)
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
-.PHONY: help setup report lab test newest knowledge mutants scorecard bench look wheelhouse lock clean FORCE
+.PHONY: help setup report lab test newest knowledge mutants scorecard gym bench look wheelhouse lock clean FORCE
 
 # the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
 ifeq ($(origin PYTHON),command line)
@@ -54,6 +55,12 @@ mutants: .venv/.test
 
 scorecard: .venv/.headless
 	@.venv/bin/python tests/scorecard.py $(ARGS)
+
+gym: .venv/.headless
+	@.ci/setup torch
+	@mkdir -p build
+	@.venv/bin/nccl-runbook dev gym --json $(ARGS) > build/gym.json || { code=$$?; [[ $$code == 3 || $$code == 4 ]] || exit $$code; }
+	@.venv/bin/python tests/scorecard.py build/gym.json --check
 
 bench: .venv/.headless
 	@.ci/setup torch

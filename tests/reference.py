@@ -212,23 +212,40 @@ def gym_page() -> str:
     return f"""# Gym
 
 Does diagnosis work on this machine? The gym starts {len(faults)} jobs with a mistake and {len(works)} that work, asks `nccl-runbook diagnose` about each
-without a hint, and compares. Each job has up to three small ranks that talk over Gloo, so no GPU is used. Nothing of a job outlives it.
+without a hint, and compares. Each job has up to three small ranks that talk over Gloo, so no GPU is used.
 With `--on gpu` it starts {len(on_gpus)} others over NCCL, one after the other, as far as there are idle GPUs for them.
+
+## Prove it on your node
 
 ```
 nccl-runbook dev gym --fault stopped --fault works-torchrun    # two jobs, about half a minute
-nccl-runbook dev gym --at-once 4 --html gym.html               # all of them
+nccl-runbook dev gym --html gym.html                           # all of them: about ten minutes on two idle cores, less on more
+nccl-runbook dev gym --works 100                               # 100 runs of the jobs that work: does it ever raise an alarm?
 nccl-runbook dev gym --on gpu                                  # the jobs for GPUs: about six minutes on one
 nccl-runbook dev gym --list
 ```
 
-Run it as root, or as a user who may make namespaces: `diagnose` then sees each job alone. Otherwise it gets the process of the job. To watch a job
-yourself, start it with `--to-the-end --keep DIR` in one terminal, and run `nccl-runbook diagnose` in another while it hangs.
-In JupyterLab, [gym.ipynb](gym.ipynb) starts the job that you choose, shows what its ranks print, and compares the answer with the planted fault.
+- **Needs**: an interpreter with torch (`--python`, otherwise the one that is found), and about 1 GB of memory for each job at a time. Two jobs run for each core,
+  since a job mostly waits; `--at-once` changes that.
+- **User**: run it as root. Each job then has namespaces of its own, and `diagnose` sees this job alone. Without them, `diagnose` gets the process of the job,
+  and the two jobs that mount a file system are left out.
+- **Harmless**: ranks meet on 127.0.0.1 and on free ports. They write only to their own folder below `$TMPDIR`. A full disk and a full `/dev/shm` are small
+  tmpfs mounts that no other process sees. No setting of the machine changes.
+- **Cleaned up**: when a job is over, or the command ends (even by `kill -9`), every process of the job ends, and its folder is removed. After `kill -9` of the command, the
+  next `nccl-runbook run` removes that folder.
+- **Busy machine**: jobs that are slowed down by other work are sometimes undecided. Repeat those alone: `--fault NAME`.
 
+The exit code is 0 if every answer is right, 3 if one is wrong, and 4 if one is undecided: it names no cause, or only a possible one.
 An answer is right if its cause, likely or established, is one of those below and it names the rank; for a job that works, if it raises no alarm.
-The exit code is 0 if every answer is right, 3 if one is wrong, and 4 if one is undecided: it names no cause, or only a possible one. The [rate of false alarms](accuracy.md) is below 3/N with
-95 % confidence if N jobs that work gave none.
+For some faults, the evidence permits several causes; then a first line that says what happened is right, too. If N jobs that work gave no alarm,
+the [rate of false alarms](accuracy.md) is below 3/N with 95 % confidence.
+
+In a checkout, `make gym` runs all of them, compares with the last run in `tests/evidence.jsonl`, and fails if a fault that was right is no longer.
+
+## Watch a job
+
+In JupyterLab, [gym.ipynb](gym.ipynb) starts the job that you choose, shows what its ranks print, and compares the answer with the planted fault.
+In a terminal, start it with `--to-the-end --keep DIR`, and run `nccl-runbook diagnose` in another while it hangs.
 
 ## Jobs with a mistake
 
@@ -239,8 +256,6 @@ The exit code is 0 if every answer is right, 3 if one is wrong, and 4 if one is 
 {table(["name", "what it does"], ([code(j.name), cell(j.about)] for j in works))}
 
 ## Jobs on GPUs
-
-For some of these faults, several causes are possible after the log. Then a first line that says what happened is right, too.
 
 {table(["name", "GPUs", "what is wrong or what it does", "right causes", "rank"], ([row(j)[0], str(j.gpus), *row(j)[1:]] for j in on_gpus))}
 """

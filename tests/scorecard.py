@@ -2,12 +2,13 @@
 
     make scorecard                                                         build/scorecard/index.html and scorecard.json
     make scorecard ARGS='gym.json --hardware "1 H200" [--add]'             with what `nccl-runbook dev gym --json` printed
+    make gym                                                               the gym on the CPU; fails if a fault that was right is no longer (--check)
 
 Every figure comes from tests/evidence.jsonl, one row for each command that was run, and from the answers of the gym that are named. ``--add`` appends
 these to evidence.jsonl; then `make knowledge` writes the pages scorecard.md and accuracy.md again.
 
 A row: date, hardware, versions, commit, command, subject (which part of the tool), what, runs, result in words, seconds. ``faults``: fault -> how often
-right, undecided and wrong. ``works``: jobs or runs without a fault, and alarms about them. ``answered``: fault -> the cause that was named, or healthy.
+right, undecided and wrong. ``works``: jobs or runs without a fault, and alarms about them. ``answered``: fault -> the cause that was named, no cause, or healthy.
 ``took_s``: fault -> seconds until the answer. ``scores``: question -> hits and of how many.
 """
 from __future__ import annotations
@@ -76,7 +77,7 @@ def of_gym(document: Row, hardware: str, date: str, commit: str) -> Row:
             "command": f"nccl-runbook dev gym --on {document['on']} --json", "runs": "1", "result": document["sentence"],
             "faults": {f["fault"]: [int(f["outcome"] == word) for word in OUTCOMES] for f in faults},
             **({"works": [len(works), sum(f["outcome"] == "wrong" for f in works)]} if works else {}),
-            "answered": {name: answer["cause"] or "healthy" for name, answer in lead.items() if answer},
+            "answered": {name: answer["cause"] or "no cause" for name, answer in lead.items() if answer},
             "took_s": {name: answer["took_s"] for name, answer in lead.items() if answer}}
 
 
@@ -134,6 +135,14 @@ def groups(rows: Iterable[Row], field: str) -> Iterator[tuple[str, str, list[Row
     for subject in SUBJECTS:
         for hardware in sorted({row["hardware"] for row in chosen if row["subject"] == subject}):
             yield subject, hardware, [row for row in chosen if (row["subject"], row["hardware"]) == (subject, hardware)]
+
+
+def worse(rows: Iterable[Row], new: Iterable[Row]) -> list[str]:
+    """What these runs of the gym lost: faults that are wrong, or were right when they last ran and are not now; and false alarms."""
+    last = {fault: outcomes for row in rows if row["subject"] == "gym" for fault, outcomes in row.get("faults", {}).items()}
+    lost = [f"{fault}: {OUTCOMES[outcomes.index(1)]}" for row in new for fault, outcomes in row["faults"].items()
+            if outcomes[2] or not outcomes[0] and last.get(fault, (0,))[0]]
+    return lost + [f"false alarms: {row['works'][1]} in {row['works'][0]} jobs without a fault" for row in new if row.get("works", (0, 0))[1]]
 
 
 # --- tables
@@ -269,6 +278,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("gym", nargs="*", type=Path, help="what nccl-runbook dev gym --json printed")
     parser.add_argument("--hardware", default="CPU", help="on which the gym ran: CPU, 1 H200, ...")
     parser.add_argument("--add", action="store_true", help="append it to tests/evidence.jsonl")
+    parser.add_argument("--check", action="store_true", help="only compare it with the rows that are there; exit 1 if a fault that was right is no longer")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "scorecard", help="folder of index.html and scorecard.json (default: build/scorecard)")
     asked = parser.parse_args(argv)
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
@@ -276,6 +286,8 @@ def main(argv: list[str] | None = None) -> None:
         new = [of_gym(json.loads(path.read_text()), asked.hardware, datetime.date.fromtimestamp(path.stat().st_mtime).isoformat(), commit) for path in asked.gym]
     except (OSError, ValueError, KeyError, TypeError) as error:
         parser.error(f"not what nccl-runbook dev gym --json prints: {error!r}")
+    if asked.check:
+        sys.exit("\n".join(worse(evidence(), new)) or 0)
     if asked.add:
         with EVIDENCE.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in new)

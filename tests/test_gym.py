@@ -1,4 +1,4 @@
-"""The gym: jobs that end within a second or two, judged by their log alone, and the command. All jobs: nccl-runbook dev gym."""
+"""The gym: jobs that end within a second or two, one for each kind of answer, judged by their log alone; and the command. All jobs: make gym."""
 from __future__ import annotations
 
 import json
@@ -21,7 +21,7 @@ from nccl_runbook.cockpit import gym as notebook
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.gym import ask, judge, table
-from nccl_runbook.gym.facts import Answer, Job, Trial, jobs
+from nccl_runbook.gym.facts import Answer, Job, Trial, in_turn, jobs
 from nccl_runbook.machine import ask_nvml
 from warm_cli import read_cli
 
@@ -29,9 +29,9 @@ TRAIN = Path(ask.__file__).parent / "job" / "train.py"
 DETAIL = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 # what its ranks are given besides; "" takes a variable away
 QUICK: dict[str, dict[str, str]] = {
-    "raises-shell": {}, "raises-spawn": {}, "loss-is-nan": {}, "wrong-argument": {}, "host-memory": {}, "open-files": {}, "shapes-differ": {}, "shapes-differ-detail": DETAIL, "types-differ": {},
+    "raises-shell": {}, "wrong-argument": {}, "host-memory": {}, "open-files": {}, "shapes-differ": {}, "types-of-one-size-detail": DETAIL, "ddp-models-differ": {},
     "interface": {"GLOO_SOCKET_IFNAME": "eth99"}, "no-address": {"MASTER_ADDR": ""}, "no-rank": {"RANK": ""}}
-UNDECIDED = {"exits-early": {}}  # only its victims print a word
+UNDECIDED = {"exits-early": {}}  # only its victims print a word; under torchrun, its list of failed processes says more
 WORKS = ("short", "caught_once")
 
 
@@ -39,7 +39,7 @@ WORKS = ("short", "caught_once")
 def launcher() -> Iterator[subprocess.Popen[str]]:
     """It has imported torch, and forks the ranks of each job."""
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, TRAIN, "--serve"], stdin=pipe, stdout=pipe, text=True, start_new_session=True) as running:
+    with subprocess.Popen([sys.executable, Path(__file__).with_name("gym_ranks.py")], stdin=pipe, stdout=pipe, text=True, start_new_session=True) as running:
         yield running
         os.killpg(running.pid, signal.SIGKILL)
 
@@ -72,6 +72,16 @@ def test_a_job_that_works_raises_no_alarm(launcher: subprocess.Popen[str], tmp_p
     assert codes == [0, 0, 0] and judge.outcome(Job("", "", "", does), told) == "right", told["sentence"]
 
 
+def test_runs_of_jobs_that_work_come_in_turn() -> None:
+    works = [jobs()[name] for name in ("works-short", "works-shell")]
+    assert [job.name for job in in_turn(works, 3)] == ["works-short-1", "works-shell-2", "works-short-3"] and not in_turn([], 3)
+
+
+@pytest.mark.parametrize(("outcomes", "code"), [(["right", "right"], 0), (["right", "wrong", "undecided"], 3), (["right", "undecided"], 4), ([], 4)])
+def test_the_exit_code_is_that_of_the_worst_outcome(outcomes: list[Any], code: int) -> None:
+    assert judge.exit_code(outcomes) == code
+
+
 # --- the judgement of the gym itself
 
 def told(sentence: str, cause: str | None, status: str | None, verdict: str = "broken") -> dict[str, Any]:
@@ -90,6 +100,9 @@ STOPPED = Job("", "", "", "", ("peer-stopped",), 1)
     (told("Broken: a rank is stopped.", "peer-stopped", "likely"), "undecided"),
     (told("Broken: rank (pid 77) is stopped.", "peer-stopped", "likely"), "right"),
     (told("Unknown: nothing.", None, None, "unknown"), "undecided"),
+    (told("Broken: a rank is stopped (likely): Rank 1 stopped (job.log line 9, rank 0).", "peer-stopped", "likely"), "right"),
+    (told("Broken: a rank is stopped (likely): Rank 2 stopped (job.log line 9, rank 1).", "peer-stopped", "likely"), "wrong"),
+    (told("Broken: a rank is stopped (likely): Stopped (job.log line 9, rank 0).", "peer-stopped", "likely"), "wrong"),
 ])
 def test_only_the_cause_with_its_rank_counts_as_right(answer: dict[str, Any], outcome: str) -> None:
     assert judge.outcome(STOPPED, answer, "77") == outcome
@@ -148,10 +161,21 @@ def test_a_page_says_that_an_answer_was_wrong() -> None:
     assert "gym" in dev._page([trial("raises", "wrong")], 3)
 
 
-@pytest.mark.parametrize("words", [["--fault", "no-such-fault"], ["--fault", "stopped", "--on", "gpu"], ["--fault", "gpu-memory"], ["--at-once", "0"], ["--on", "tpu"], ["--python", "/no/such/python"], ["--keep", "/proc/x"]])
+@pytest.mark.parametrize("words", [["--fault", "no-such-fault"], ["--fault", "stopped", "--on", "gpu"], ["--fault", "gpu-memory"], ["--at-once", "0"], ["--works", "0"], ["--on", "tpu"], ["--python", "/no/such/python"], ["--keep", "/proc/x"]])
 def test_a_wrong_word_is_refused_before_a_job_starts(words: list[str]) -> None:
     ended = read_cli("dev", "gym", *words)
     assert ended.returncode == 2 and len(ended.stderr.strip().splitlines()) == 1 and not ended.stdout
+
+
+def test_only_jobs_that_work_are_listed_and_a_fault_is_none_of_them() -> None:
+    listed = read_cli("dev", "gym", "--list", "--works", "30").stdout.splitlines()
+    assert len(listed) == 30 and all(line.startswith("works-") for line in listed)
+    assert read_cli("dev", "gym", "--works", "2", "--fault", "stopped").returncode == 4
+
+
+def test_without_namespaces_jobs_that_mount_are_left_out(tmp_path: Path) -> None:
+    ended = read_cli("dev", "gym", "--fault", "disk-full", "--fault", "shm-full", "--json", env={**os.environ, "PATH": str(tmp_path)})  # no unshare(1)
+    assert ended.returncode == 4 and json.loads(ended.stdout)["faults"] == [] and "mount" in ended.stderr
 
 
 def test_a_folder_that_is_kept_is_a_new_one(tmp_path: Path) -> None:

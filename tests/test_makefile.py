@@ -278,4 +278,4 @@ def test_the_lock_holds_each_direct_need_once_and_within_its_range(python: str, 
 
 def test_make_alone_tells_the_targets(checkout: Path) -> None:
     told = make(checkout).stdout
-    assert [line.split()[1] for line in told.splitlines()] == ["setup", "report", "lab", "test", "newest", "knowledge", "mutants", "scorecard", "bench", "look", "wheelhouse", "lock", "clean"]
+    assert [line.split()[1] for line in told.splitlines()] == ["setup", "report", "lab", "test", "newest", "knowledge", "mutants", "scorecard", "gym", "bench", "look", "wheelhouse", "lock", "clean"]

@@ -335,6 +335,33 @@ def test_an_unanswered_connection_and_one_that_is_established() -> None:
     assert told(s.look(joined, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)])).kind == "symmetric"
 
 
+STDLIB, SERVE = "/usr/lib/python3.11/", Frame("serve", "/home/a/serve.py", 9)
+GET = Frame("get", STDLIB + "multiprocessing/queues.py", 103)
+
+
+@pytest.mark.parametrize(("frames", "kind"), [
+    ([Frame("wait", STDLIB + "threading.py", 327), Frame("get", STDLIB + "queue.py", 171), SERVE], "unknown"),
+    ([GET, SERVE], "unknown"), ([Frame("select", STDLIB + "selectors.py", 468), Frame("_run_once", STDLIB + "asyncio/base_events.py", 1890), SERVE], "unknown"),
+    ([Frame("select", STDLIB + "selectors.py", 415), Frame("serve_forever", STDLIB + "socketserver.py", 233), SERVE], "unknown"),
+    ([SERVE], "skipped"), ([Frame("wait", STDLIB + "threading.py", 327), SERVE], "skipped"), ([Frame("accept", STDLIB + "socket.py", 294), SERVE], "skipped")])
+def test_a_rank_that_waits_for_work_may_be_idle(frames: list[Frame], kind: str) -> None:
+    picture = told(s.look(s.rank(0, frames, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3)))
+    assert (picture.kind, picture.cause, culprits(picture)) == (kind, None, [0]) and (picture.status == "likely") is (kind == "skipped")
+    loader = [GET, Frame("_try_get_data", "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 1200), *frames]
+    assert told(s.look(s.rank(0, loader, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))).kind == "host-busy"
+
+
+LOCKED = [Frame("cache", "/home/a/train.py", 96)]
+
+
+@pytest.mark.parametrize(("frames", "names"), [
+    ((s.IN_ALL_REDUCE, s.IN_ALL_REDUCE, LOCKED), [2]), ((LOCKED, s.IN_ALL_REDUCE, s.IN_ALL_REDUCE, s.IN_ALL_REDUCE), [0]), ((s.IN_ALL_REDUCE, LOCKED), []), ((s.IN_BARRIER, s.IN_BARRIER, LOCKED), [2])])
+def test_a_rank_on_a_lock_of_its_program_is_named_without_a_cause(frames: tuple[list[Frame], ...], names: list[int]) -> None:
+    """A lock and work.wait() look the same; a call of torch.distributed has a frame."""
+    picture = told(s.look(*[s.rank(n, f, world=len(frames)) for n, f in enumerate(frames)]))
+    assert picture.cause is None and culprits(picture) == names
+
+
 def test_the_odd_one_out_waits_elsewhere_and_of_two_neither_is_odd() -> None:
     assert culprits(told(s.look(*waiting(0, 1, 2), s.rank(3, s.IN_BARRIER)))) == [3]
     pair, on_gpus = (told(s.look(s.rank(0, s.IN_ALL_REDUCE, world=2, nccl=nccl), s.rank(1, s.IN_BARRIER, world=2, nccl=nccl)))

@@ -73,3 +73,15 @@ def test_the_command_adds_the_row_and_writes_page_and_json(tmp_path: Path, monke
         document = json.loads((tmp_path / "out" / "scorecard.json").read_text())
         assert len(scorecard.evidence()) == rows and len(document["runs"]) == before + 1
         assert [row["wrong"] for row in document["summary"] if row["hardware"] == "8 B200"] == [1] and "8 B200" in (tmp_path / "out" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(("before", "now", "lost"), [
+    ("right", "right", 0), ("right", "undecided", 1), ("right", "wrong", 1), ("undecided", "undecided", 0), ("undecided", "wrong", 1), (None, "undecided", 0), (None, "wrong", 1)])
+def test_the_gym_fails_on_what_was_right_and_is_not(before: str | None, now: str, lost: int) -> None:
+    older = [added(("stopped", "right", "peer-stopped"))] * (before == "undecided")  # the last run counts
+    rows = [*older, *([added(("stopped", before, None))] if before else [])]
+    assert len(scorecard.worse(rows, [added(("stopped", now, None))])) == lost
+
+
+def test_the_gym_fails_on_a_false_alarm() -> None:
+    assert [len(scorecard.worse([], [added(("works-short", outcome, None))])) for outcome in ("right", "wrong")] == [0, 1]

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from nccl_runbook.core.records import new_folder
 from nccl_runbook.gym import judge
-from nccl_runbook.gym.facts import Answer, Job, Trial, jobs
+from nccl_runbook.gym.facts import Answer, Job, Trial
 from nccl_runbook.launch import command
 from nccl_runbook.launch.stop import never, own_folder
 
@@ -34,6 +34,7 @@ NAMESPACES = ["--pid", "--fork", "--mount-proc", "--mount", "--kill-child"]
 ROOM = ["unshare", *NAMESPACES, "sh", "-c", '"$@"; exit $?', "sh"]
 TOOK_HOLD_S = 2.0  # after the last rank has come to its trouble: each has met the call in which it hangs
 ARRIVE_S, END_S, ANSWER_S = 90.0, 90.0, 120.0  # to reach the trouble; to end after the timeout; to answer
+DUMPS = "fr_rank_"  # and the rank, in the folder dumps
 
 
 @functools.cache
@@ -66,7 +67,13 @@ class Gym:
         room = ROOM if has_namespaces() else []
         with self._folder(job) as folder:
             answer, errors = Path(folder, "answer.json"), Path(folder, "errors.txt")
-            words = [sys.executable, "-m", "nccl_runbook.gym.ask", folder, job.name]
+            words = [
+                sys.executable,
+                "-m",
+                "nccl_runbook.gym.ask",
+                folder,
+                json.dumps(dataclasses.asdict(job)),
+            ]
             words += ["alone" if room else "", "end" if self.to_the_end else "", *self.python]
             with (
                 errors.open("wb") as printed,
@@ -95,7 +102,7 @@ def inside(folder: Path, job: Job, is_alone: bool, to_the_end: bool, python: Seq
     """Run the job in this namespace. ``is_alone``: no other job is visible here."""
     for file in FILES:
         shutil.copy(file, folder)
-    program = " ".join(python)
+    program, dumps = " ".join(python), folder / "dumps"
     line = job.launch.format(
         python=program, torchrun=f"{program} -m torch.distributed.run", does=job.does, port=_free_port()
     )
@@ -105,21 +112,23 @@ def inside(folder: Path, job: Job, is_alone: bool, to_the_end: bool, python: Seq
         "JOB_TIMEOUT_S": str(job.timeout_s),
         "JOB_BACKEND": "nccl" if job.gpus else "gloo",
         "OMP_NUM_THREADS": "1",
-        **({"JOB_DUMPS": str(folder / "dumps")} if job.dumps else {}),
+        "JOB_DUMPS": str(dumps) if job.dumps else "",
     }
     answers, log, began = [], folder / "job.log", time.monotonic()
     with (
         log.open("wb") as printed,
         command.supervised(["bash", "-c", f"cd {shlex.quote(str(folder))}; {line}"], env, printed) as running,
     ):
-        if job.look and _arrived(folder, job, running):
+        if job.look and _left_by_all(folder, f"{job.look}-", job, running):
             time.sleep(TOOK_HOLD_S)
             answers.append(_answer("live", job, folder, *([] if is_alone else [str(running.pid)])))
-        reads_log = not answers or to_the_end or job.dumps
-        if reads_log:
+        if job.dumps:
+            dumps.mkdir()
+            _left_by_all(dumps, DUMPS, job, running)
+        elif not answers or to_the_end:
             command.ends(running, job.timeout_s + END_S)
-    if reads_log:
-        answers.append(_answer("log", job, folder, str(log), *([str(folder / "dumps")] if job.dumps else [])))
+    if job.dumps or not answers or to_the_end:
+        answers.append(_answer("log", job, folder, str(log), *([str(dumps)] if job.dumps else [])))
     took_s = round(time.monotonic() - began, 1)
     return Trial(job, answers, judge.together([a.outcome for a in answers]), took_s)
 
@@ -129,10 +138,10 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _arrived(folder: Path, job: Job, running: subprocess.Popen[bytes]) -> bool:
-    """Whether all ranks came to the place where the look begins, before the job ended."""
+def _left_by_all(folder: Path, name: str, job: Job, running: subprocess.Popen[bytes]) -> bool:
+    """Whether each rank left a file that begins with ``name``, before the job ended."""
     until = time.monotonic() + ARRIVE_S
-    while len(list(folder.glob(f"{job.look}-*"))) < job.many:
+    while len(list(folder.glob(f"{name}*"))) < job.many:
         if running.poll() is not None or time.monotonic() > until:
             return False
         time.sleep(0.1)
@@ -164,6 +173,6 @@ def _answer(door: str, job: Job, folder: Path, *given: str) -> Answer:
 
 
 if __name__ == "__main__":
-    where, name, is_alone, to_the_end, *interpreter = sys.argv[1:]
-    done = inside(Path(where), jobs()[name], bool(is_alone), bool(to_the_end), interpreter)
+    where, row, is_alone, to_the_end, *interpreter = sys.argv[1:]
+    done = inside(Path(where), Job(**json.loads(row)), bool(is_alone), bool(to_the_end), interpreter)
     Path(where, "answer.json").write_text(json.dumps(done.to_json()))

@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from nccl_runbook.causes.tables import table
 
 Outcome = Literal["right", "undecided", "wrong"]
-RANKS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Job:
     causes: tuple[str, ...] = ()
     rank: int | None = None
     look: str = ""
-    many: int = RANKS
+    many: int = 3
     says: str = ""
     timeout_s: int = 45
     dumps: bool = False
@@ -32,6 +32,11 @@ class Job:
     def is_fault(self) -> bool:
         """Whether something is wrong with the job, so that it has causes."""
         return bool(self.causes)
+
+    @property
+    def mounts(self) -> bool:
+        """Whether it needs a file system of its own, so that only a user with namespaces can start it."""
+        return "mount -t" in self.launch
 
 
 @functools.cache
@@ -44,6 +49,12 @@ def jobs() -> Mapping[str, Job]:
             line = rows["launchers"].get(row["launch"], row["launch"])
             of_tables[row["name"]] = Job(**{"gpus": gpus, **row, "launch": line})
     return of_tables
+
+
+def in_turn(chosen: Sequence[Job], runs: int) -> list[Job]:
+    """So many runs of the jobs, one after the other and again; each has a name of its own."""
+    turns = itertools.islice(itertools.cycle(chosen), runs)
+    return [dataclasses.replace(job, name=f"{job.name}-{n}") for n, job in enumerate(turns, 1)]
 
 
 @dataclasses.dataclass(frozen=True)

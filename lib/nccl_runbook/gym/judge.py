@@ -1,12 +1,13 @@
 """Whether an answer about a job of the gym is right."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nccl_runbook.gym.facts import Job, Outcome
 
-_RANKS = re.compile(r"\brank[s:]{0,2} ?:? ?(\d+(?:(?:, | and )\d+)*)")
+_RANKS = re.compile(r"\b[Rr]ank[s:]{0,2} ?:? ?(\d+(?:(?:, | and )\d+)*)")
+_PRINTED_BY = re.compile(r"\([^()]* line \d+, rank \d+\)")
 _WAITS = re.compile(r"(?:rank )?\d+(?: ranks)? waits? ")
 
 
@@ -32,10 +33,12 @@ def outcome(job: Job, document: Mapping[str, Any], pid: str = "") -> Outcome:
 
 
 def accused(sentence: str) -> set[int]:
-    """The ranks that the sentence names, except those that wait for them."""
+    """The ranks that the sentence names, except those that wait for them. If it names none, the rank that
+    printed the line that it quotes."""
     first, *others = sentence.partition(": ")[2].split("; ")
     blaming = [first.partition(": it ")[0], *(clause for clause in others if not _WAITS.match(clause))]
-    return ranks_in("; ".join(blaming))
+    blame = "; ".join(blaming)
+    return ranks_in(_PRINTED_BY.sub("", blame)) or ranks_in(blame)
 
 
 def ranks_in(text: str) -> set[int]:
@@ -47,3 +50,8 @@ def together(outcomes: Sequence[Outcome]) -> Outcome:
     """Of the answers about one job: wrong if one is wrong, otherwise right if one is right."""
     worst_first: tuple[Outcome, ...] = ("wrong", "right", "undecided")
     return next((word for word in worst_first if word in outcomes), "undecided")
+
+
+def exit_code(outcomes: Collection[Outcome]) -> int:
+    """0 if all are right, 3 if one is wrong, 4 if one is undecided or there is none."""
+    return 3 if "wrong" in outcomes else 0 if set(outcomes) == {"right"} else 4

@@ -62,8 +62,7 @@ PRINTED = {
     # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
     "guard-failed": r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"says":"([^"\n]{0,600})",'
     r'"cause":"([a-z0-9-]+)"',
-    # a job ends with it, and it is no exception
-    "job-ended": (
+    "job-ended": (  # a job ends with it, and it is no exception
         r"Duplicate GPU detected|NCCL WARN (?:Cuda failure(?! \d* ?.out of)|[^\n]{0,80}[Mm]essage truncated|"
         r"Error while attaching to shared)|Multiple [Rr]anks \w{3,8} using the same GPU|"
         r"(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)|"
@@ -88,8 +87,7 @@ PRINTED = {
     ),
     "platform-ascend": r"HCCL (?:function )?error|\btorch_npu\b|\bnpu:\d|ASCEND_RT_VISIBLE_DEVICES\W{1,3}\d",
     "platform-xpu": r"ProcessGroupXCCL|\bxpu:\d|CCL_(?:WARN|ERROR)|oneCCL \d|ZE_AFFINITY_MASK\W{1,3}\d",
-    # a tensor as sender and receiver print it: name, data type, shape
-    "tensor-described": (
+    "tensor-described": (  # as sender and receiver print it: name, data type, shape
         r"\b((?:[A-Za-z_]\w*+\.){1,16}\w++)\b[^\n]{0,40}?\bdtype[=:] ?(?:torch\.)?(\w+)"
         r"[^\n]{0,12}?\bshape[=:] ?[\[(]([\d, ]*)[\])]"
     ),
@@ -98,6 +96,8 @@ PRINTED = {
     "nccl-tests-end": r"#\s+(?:Avg bus bandwidth|Out of bounds values)",
     "nccl-channels": r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, "
     r"\d+ p2p channels)\b",  # NCCL >= 2.18
+    "torchrun-failed-rank": r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)",  # its list, as torch 2.13 prints it
+    "torchrun-ended-rank": r"^\s*exitcode\s+: -15 \(pid: \d+\)",  # the line below
     "ranks-share-gpu": r"Duplicate GPU detected ?: rank (\d+) and rank (\d+) both on",
     # the device that a rank prints as its own: torch, transformers' Trainer, nccl-tests
     "device-of-rank": (

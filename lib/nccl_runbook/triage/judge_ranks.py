@@ -23,6 +23,7 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     ranks_on_one_gpu,
     versions_differ,
 )
+from nccl_runbook.triage.ranks.judge_left import rank_left
 from nccl_runbook.triage.ranks.judge_pointer import matches, traceback_advice, waiting_ranks
 
 
@@ -30,7 +31,14 @@ def judge_ranks(logs: Logs) -> list[Pointer]:
     """What the ranks' lines show in combination."""
     who_was_late = [
         p
-        for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent)
+        for rule in (
+            rank_raised_first,
+            rank_never_came,
+            rank_left,
+            counts_differ,
+            calls_differ,
+            rank_is_silent,
+        )
         for p in rule(logs)
     ]
     return [

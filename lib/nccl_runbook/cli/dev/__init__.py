@@ -3,6 +3,7 @@
 Example: nccl-runbook dev gym --fault stopped --fault works-torchrun
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,8 +13,8 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.core.records import new_folder
-from nccl_runbook.gym import ask, table
-from nccl_runbook.gym.facts import Job, Trial, jobs
+from nccl_runbook.gym import ask, judge, table
+from nccl_runbook.gym.facts import Job, Trial, in_turn, jobs
 from nccl_runbook.launch.interpreters import InterpreterError, choose
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.machine import ask_nvml, guard
@@ -27,7 +28,20 @@ def dev(
     on: Annotated[
         Literal["cpu", "gpu"], typer.Option(help="Where the ranks run: cpu (Gloo) or gpu (NCCL).")
     ] = "cpu",
-    at_once: Annotated[int, typer.Option(metavar="N", min=1, max=32, help="Jobs at a time on the CPU.")] = 2,
+    works: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=1000, help="Only jobs without a fault: N runs, each in turn."),
+    ] = None,
+    at_once: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=32,
+            show_default=False,
+            help="Jobs at a time on the CPU. Default: two per core, as a job mostly waits.",
+        ),
+    ] = min(32, 2 * (os.cpu_count() or 1)),
     to_the_end: Annotated[
         bool,
         typer.Option("--to-the-end", help="Let jobs that hang end, and read their logs too."),
@@ -53,18 +67,24 @@ def dev(
     chosen = [jobs()[name] for name in dict.fromkeys(fault)] or there
     if others := [job.name for job in chosen if job not in there]:
         answer.leave(f"{others[0]} does not run on the {on}: add --on {'cpu' if on == 'gpu' else 'gpu'}")
+    if works:
+        chosen = in_turn([job for job in chosen if not job.is_fault], works)
     if listed:
         answer.end("\n".join(f"{job.name:24} {job.about}" for job in chosen), 0)
     if on == "gpu":
         chosen, at_once = _that_fit(chosen), 1  # some jobs fill a GPU
+    if not ask.has_namespaces():
+        answer.say(
+            "no namespaces for this user: the live look sees jobs of others, too, and jobs that mount a file "
+            "system are left out"
+        )
+        chosen = [job for job in chosen if not job.mounts]
     trials: list[Trial] = []
     with Stop() as stopped:
         try:
             prefix = choose(python).prefix
             if keep:
                 new_folder(keep, exist_ok=True)
-            if not ask.has_namespaces():
-                answer.say("no namespaces for this user: jobs of others are visible to the live look")
             for trial in ask.Gym(prefix, to_the_end, keep, stopped).run(chosen, at_once):
                 trials.append(trial)
                 answer.say(table.lines(trial))
@@ -79,7 +99,11 @@ def dev(
             answer.leave(error, 1)
     if stopped.received:
         answer.say(f"{stopped()}: {len(trials)} of {len(chosen)} jobs ended before")
-    code = _exit_code(trials) if not stopped.received else 128 + stopped.received
+    code = (
+        judge.exit_code([trial.outcome for trial in trials])
+        if not stopped.received
+        else 128 + stopped.received
+    )
     document = {
         "schema": "nccl-runbook/gym/1",
         "on": on,
@@ -104,12 +128,6 @@ def _that_fit(chosen: list[Job]) -> list[Job]:
     if len(fit) < len(chosen):
         answer.say(f"{len(chosen) - len(fit)} of {len(chosen)} jobs need more GPUs than there are")
     return fit
-
-
-def _exit_code(trials: list[Trial]) -> int:
-    """0 if all are right, 3 if one is wrong, 4 if one is undecided."""
-    outcomes = {trial.outcome for trial in trials}
-    return 3 if "wrong" in outcomes else 4 if "undecided" in outcomes else 0
 
 
 def _page(trials: list[Trial], code: int) -> str:

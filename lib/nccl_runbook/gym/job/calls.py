@@ -10,55 +10,98 @@ class Calls(Loop):
 
     def metrics(self) -> None:
         """Rank 0 makes one all_gather more than the others."""
-        self.until_trouble()
-        if self.rank == 0:
-            losses = [self.torch.zeros(1) for _ in range(self.size)]
-            self.dist.all_gather(losses, self.torch.ones(1))
-        self.end()
+        with self.before_the_end():
+            if self.rank == 0:
+                losses = [self.torch.zeros(1) for _ in range(self.size)]
+                self.dist.all_gather(losses, self.torch.ones(1))
 
     def swaps(self) -> None:
         """Rank 1 calls broadcast and all_reduce in the other order."""
-        self.until_trouble()
-        if self.rank == 1:
-            self.dist.broadcast(self.torch.ones(8), 0)
-            self.dist.all_reduce(self.torch.ones(64))
-        else:
-            self.dist.all_reduce(self.torch.ones(64))
-            self.dist.broadcast(self.torch.ones(8), 0)
-        self.end()
+        with self.before_the_end():
+            if self.rank == 1:
+                self.dist.broadcast(self.torch.ones(8), 0)
+                self.dist.all_reduce(self.torch.ones(64))
+            else:
+                self.dist.all_reduce(self.torch.ones(64))
+                self.dist.broadcast(self.torch.ones(8), 0)
+
+    def weights(self) -> None:
+        """Rank 2 broadcasts the weights that the others reduce."""
+        with self.before_the_end():
+            if self.rank == 2:
+                self.dist.broadcast(self.torch.ones(64), 2)
+            else:
+                self.dist.all_reduce(self.torch.ones(64))
+
+    def subgroup(self) -> None:
+        """Rank 2 does not take part in new_group."""
+        with self.before_the_end():
+            if self.rank != 2:
+                self.dist.new_group()
+
+    def skips(self) -> None:
+        """Rank 1 catches an exception of its own step, and goes on with the next one."""
+        with self.before_the_end():
+            for row in range(8):
+                try:
+                    self.step(self.torch.ones(256, 513 if (row, self.rank) == (3, 1) else 512))
+                except RuntimeError as error:
+                    print(f"row {row} is left out: {error}", flush=True)
 
     def groups(self) -> None:
         """Rank 0 uses two process groups in the other order."""
-        self.until_trouble()
-        data, tensor = self.dist.new_group(), self.dist.new_group()
-        if self.rank == 0:
-            self.dist.all_reduce(self.torch.ones(64), group=tensor)
-        self.dist.all_reduce(self.torch.ones(64), group=data)
-        if self.rank:
-            self.dist.all_reduce(self.torch.ones(64), group=tensor)
-        self.end()
+        with self.before_the_end():
+            data, tensor = self.dist.new_group(), self.dist.new_group()
+            if self.rank == 0:
+                self.dist.all_reduce(self.torch.ones(64), group=tensor)
+            self.dist.all_reduce(self.torch.ones(64), group=data)
+            if self.rank:
+                self.dist.all_reduce(self.torch.ones(64), group=tensor)
 
     def groups_in_a_loop(self) -> None:
         """Ranks use two process groups in different orders at one line; flight recorder dumps are there."""
-        self.until_trouble()
-        data, tensor = self.dist.new_group(), self.dist.new_group()
-        for group in (data, tensor, *((data, tensor) if self.rank else (tensor, data))):
-            self.dist.all_reduce(self.torch.ones(64), group=group)
-        self.end()
+        with self.before_the_end():
+            data, tensor = self.dist.new_group(), self.dist.new_group()
+            for group in (data, tensor, *((data, tensor) if self.rank else (tensor, data))):
+                self.dist.all_reduce(self.torch.ones(64), group=group)
 
     def shapes(self) -> None:
         """Rank 2 calls all_reduce with another number of elements."""
-        self.until_trouble()
-        self.dist.all_reduce(self.torch.ones(1 << (20 if self.rank == 2 else 12)))
-        self.end()
+        with self.before_the_end():
+            self.dist.all_reduce(self.torch.ones(1 << (20 if self.rank == 2 else 12)))
 
     def types(self) -> None:
         """Rank 1 calls all_reduce with another data type."""
+        with self.before_the_end():
+            self.dist.all_reduce(
+                self.torch.ones(1 << 16, dtype=self.torch.float64 if self.rank == 1 else self.torch.float32)
+            )
+
+    def counts(self) -> None:
+        """Rank 1 calls all_reduce with another data type of the same size."""
+        with self.before_the_end():
+            self.dist.all_reduce(
+                self.torch.ones(64, dtype=self.torch.int32 if self.rank == 1 else self.torch.float32)
+            )
+
+    def wrapped_parts(self) -> None:
+        """DistributedDataParallel, and a layer that no loss needs."""
+        from torch.nn.parallel import DistributedDataParallel
+
         self.until_trouble()
-        self.dist.all_reduce(
-            self.torch.ones(1 << 16, dtype=self.torch.float64 if self.rank == 1 else self.torch.float32)
-        )
-        self.end()
+        parts = self.torch.nn.ModuleDict({"used": self.net, "head": self.torch.nn.Linear(8, 8)})
+        parts.forward = lambda batch: parts["used"](batch)
+        model = DistributedDataParallel(parts)
+        for _ in range(3):
+            model(self.torch.ones(256, 512)).sum().backward()
+
+    def wrapped_heads(self) -> None:
+        """DistributedDataParallel, and rank 2 has a layer more."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        self.until_trouble()
+        layers = [self.net, *[self.torch.nn.Linear(8, 8)] * (self.rank == 2)]
+        DistributedDataParallel(self.torch.nn.Sequential(*layers))
 
     def uneven(self) -> None:
         """Rank 1 has fewer batches than the others."""
@@ -81,15 +124,13 @@ class Calls(Loop):
 
     def receives(self) -> None:
         """Rank 1 receives from rank 2, which never sends."""
-        self.until_trouble()
-        if self.rank == 1:
-            self.dist.recv(self.torch.ones(8), 2)
-        self.end()
+        with self.before_the_end():
+            if self.rank == 1:
+                self.dist.recv(self.torch.ones(8), 2)
 
     def monitored(self) -> None:
         """Rank 2 does not reach monitored_barrier in time."""
-        self.until_trouble()
-        if self.rank == 2:
-            count_words(120)
-        self.dist.monitored_barrier(timeout=timedelta(seconds=45))
-        self.end()
+        with self.before_the_end():
+            if self.rank == 2:
+                count_words(120)
+            self.dist.monitored_barrier(timeout=timedelta(seconds=45))

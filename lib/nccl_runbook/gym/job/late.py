@@ -3,6 +3,7 @@
 import re
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 
@@ -30,10 +31,9 @@ class Late(Loop):
 
     def save(self) -> None:
         """Rank 0 writes checkpoints while the others wait."""
-        self.until_trouble()
-        if self.rank == 0:
-            self.save_checkpoint(120)
-        self.loop(3)
+        with self.between_steps():
+            if self.rank == 0:
+                self.save_checkpoint(120)
 
     def save_checkpoint(self, seconds: float) -> None:
         """Write the weights again and again for ``seconds``."""
@@ -43,40 +43,51 @@ class Late(Loop):
 
     def upload(self) -> None:
         """Rank 0 waits for a program that uploads."""
-        self.until_trouble()
-        if self.rank == 0:
-            subprocess.run(["sleep", "120"], check=True)
-        self.loop(3)
+        with self.between_steps():
+            if self.rank == 0:
+                subprocess.run(["sleep", "120"], check=True)
 
     def tokens(self) -> None:
         """Rank 2 never leaves a loop in Python."""
-        self.until_trouble()
-        if self.rank == 2:
-            count_words(120)
-        self.loop(3)
+        with self.between_steps():
+            if self.rank == 2:
+                count_words(120)
 
     def matches(self) -> None:
         """One call that gives the interpreter lock to nobody."""
-        self.until_trouble()
-        if self.rank == 1:
-            re.match(r"(a?){60}a{60}", "a" * 60)
-        self.loop(3)
+        with self.between_steps():
+            if self.rank == 1:
+                re.match(r"(a?){60}a{60}", "a" * 60)
 
     def downloads(self) -> None:
         """A server that takes the request and never answers."""
-        self.until_trouble()
-        if self.rank == 0:
-            with socket.create_server(("127.0.0.1", 0)) as server:
-                urllib.request.urlopen(f"http://127.0.0.1:{server.getsockname()[1]}/weights").read()
-        self.loop(3)
+        with self.between_steps():
+            if self.rank == 0:
+                with socket.create_server(("127.0.0.1", 0)) as server:
+                    urllib.request.urlopen(f"http://127.0.0.1:{server.getsockname()[1]}/weights").read()
 
     def marker(self) -> None:
         """Rank 1 waits for a file that nobody writes."""
-        self.until_trouble()
-        if self.rank == 1:
-            while not (self.folder / "preprocessed").exists():
-                time.sleep(0.2)
-        self.loop(3)
+        with self.between_steps():
+            if self.rank == 1:
+                while not (self.folder / "preprocessed").exists():
+                    time.sleep(0.2)
+
+    def tokenizes(self) -> None:
+        """Rank 1 needs 0.6 s more for every step."""
+        self.join()
+        for _ in range(100):
+            if self.rank == 1:
+                count_words(0.6)
+            self.step()
+
+    def cache(self) -> None:
+        """Rank 2 waits for a lock that it holds already."""
+        with self.between_steps():
+            if self.rank == 2:
+                lock = threading.Lock()
+                with lock:
+                    lock.acquire()
 
     def evaluates_long(self) -> None:
         """The others wait for 120 s, and have a time-out of 45 s."""

@@ -1,9 +1,11 @@
 """A small training loop over Gloo or NCCL, as somebody has it. Nothing here names what goes wrong, since
 stacks and tracebacks show these names."""
 
+import contextlib
 import os
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -45,12 +47,14 @@ def count_words(seconds: float) -> None:
 
 
 def write_dump(folder: Path, rank: int) -> None:
-    """After 25 s leave the dump of the flight recorder in ``folder``."""
+    """Leave the dump of the flight recorder in ``folder`` as soon as that exists."""
     from torch._C import _distributed_c10d as recorder
 
-    time.sleep(25)
-    folder.mkdir(exist_ok=True)
-    (folder / f"fr_rank_{rank}").write_bytes(recorder._dump_fr_trace())
+    while not folder.exists():
+        time.sleep(0.2)
+    part = folder / f"part-{rank}"
+    part.write_bytes(recorder._dump_fr_trace())
+    part.rename(folder / f"fr_rank_{rank}")
 
 
 class Loop:
@@ -107,7 +111,28 @@ class Loop:
         self.dist.barrier()
         self.dist.destroy_process_group()
 
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """Join the others, and at the end wait for them and leave."""
+        self.join()
+        yield
+        self.end()
+
     def until_trouble(self) -> None:
         """Join and do the steps that go well."""
         self.join()
         self.loop(TROUBLE)
+
+    @contextlib.contextmanager
+    def before_the_end(self) -> Iterator[None]:
+        """What happens after the steps that go well; then the ranks leave together."""
+        self.until_trouble()
+        yield
+        self.end()
+
+    @contextlib.contextmanager
+    def between_steps(self) -> Iterator[None]:
+        """What happens between the steps that go well and the next ones."""
+        self.until_trouble()
+        yield
+        self.loop(3)

@@ -34,9 +34,8 @@ class OnGpu(Loop):
         """Allocate half of the GPU once the other program has its part."""
         while not (self.folder / "held").exists():
             time.sleep(0.1)
-        self.until_trouble()
-        self.block(self.torch.cuda.get_device_properties(0).total_memory / GIB / 2)
-        self.loop(3)
+        with self.between_steps():
+            self.block(self.torch.cuda.get_device_properties(0).total_memory / GIB / 2)
 
     def fraction(self) -> None:
         """A limit of the program itself on its memory, which a batch exceeds."""
@@ -82,34 +81,31 @@ class OnGpu(Loop):
 
     def mixed(self) -> None:
         """bfloat16 with autocast."""
-        self.join()
-        with self.torch.autocast("cuda", dtype=self.torch.bfloat16):
-            self.loop(100, 0.3)
-        self.end()
+        with self.training():
+            with self.torch.autocast("cuda", dtype=self.torch.bfloat16):
+                self.loop(100, 0.3)
 
     def smaller_batch(self) -> None:
         """A batch does not fit; the program halves it and goes on."""
-        self.until_trouble()
-        gib = 512.0
-        while gib > 1:
-            try:
-                self.block(gib)
-                break
-            except self.torch.OutOfMemoryError as error:
-                print(f"batch of {gib:.0f} GiB does not fit, trying half: {error}", flush=True)
-                gib /= 2
-        self.loop(40, 0.05)
-        print("training finished", flush=True)
-        self.end()
+        with self.before_the_end():
+            gib = 512.0
+            while gib > 1:
+                try:
+                    self.block(gib)
+                    break
+                except self.torch.OutOfMemoryError as error:
+                    print(f"batch of {gib:.0f} GiB does not fit, trying half: {error}", flush=True)
+                    gib /= 2
+            self.loop(40, 0.05)
+            print("training finished", flush=True)
 
     def copies(self) -> None:
         """Batches of pinned memory."""
-        self.join()
-        rows = Rows(100)
-        for batch in self.torch.utils.data.DataLoader(rows, batch_size=2, num_workers=2, pin_memory=True):
-            time.sleep(0.2)
-            self.step(batch)
-        self.end()
+        with self.training():
+            rows = Rows(100)
+            for batch in self.torch.utils.data.DataLoader(rows, batch_size=2, num_workers=2, pin_memory=True):
+                time.sleep(0.2)
+                self.step(batch)
 
 
 class OnTheGpu(Rows):

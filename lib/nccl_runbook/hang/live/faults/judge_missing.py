@@ -10,7 +10,7 @@ from nccl_runbook.hang.live.faults.judge_paths import Members
 from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, missing_ranks, stale, unseen
 from nccl_runbook.hang.live.ranks.judge_calls import apart, by_ras
 from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, RankView, accuse, is_are, names
-from nccl_runbook.hang.live.ranks.judge_stacks import ANSWER, INIT, asks
+from nccl_runbook.hang.live.ranks.judge_stacks import ANSWER, INIT, asks, awaits_work
 
 # last lines of a rank whose peer ended first: Gloo 2.13, NCCL 2.28, torch's store
 _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken pipe")
@@ -179,6 +179,12 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
             (first.helper, "host-busy", "rank-busy-on-host", f"waits for {first.helper} in"),
             (first.does == "busy", "host-busy", "rank-busy-on-host", "works in"),
             (first.does in WAITING, "skipped", "collective-on-some-ranks-only", "waits in"),
+            (
+                first.process and awaits_work(first.process),
+                "unknown",
+                None,
+                "waits for a queue or a client, as an engine does between two requests, in",
+            ),
             (first.process and asks(first.process), "skipped", None, f"waits for {ANSWER} in"),
             (True, "skipped", None, "is late, or skipped a call: it sleeps in"),
         )
@@ -194,7 +200,7 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
         f"never came: {'it' if len(late) == 1 else 'the first'} {doing} "
         f"{first.frame or 'its own code (no stack available)'}",
         cause=cause,
-        status=status,
+        status="possible" if kind == "unknown" else status,
         observed=[*evidence, *frames],
     )
     return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")

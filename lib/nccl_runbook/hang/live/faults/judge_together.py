@@ -28,7 +28,7 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
         return None
     places = [(v.where, v.frame.partition(" (in ")[0]) for v in base.ranks]
     spots = collections.Counter(places).most_common()
-    shown = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])
+    shown = "; ".join(f"{n} in {where or 'a call or on a lock'}, {frame}" for (where, frame), n in spots[:4])
     if base.world_size is None and len(base.ranks) == 1:
         return dataclasses.replace(
             base,
@@ -65,7 +65,8 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
             observed=evidence,
             decides=decides,
         )
-    cause = "collective-on-some-ranks-only"
+    # work.wait() has no frame, and a lock of the program has none either
+    cause = "collective-on-some-ranks-only" if all(v.where for v in odd or base.ranks) else None
     if odd:
         why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({shown})"
         return accuse(

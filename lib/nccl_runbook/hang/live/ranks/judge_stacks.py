@@ -31,6 +31,7 @@ INIT = frozenset(
 
 ANSWER = "an answer over a socket: a key of the store that nobody sets, or a server"
 _ASKS = re.compile(r"(?:do_|do_sys_|p)?poll")  # not epoll: servers and asyncio wait there
+_QUEUE = re.compile(r"/(?:queue|multiprocessing/queues|selectors|socketserver)\.py$")
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
 _LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
 
@@ -52,6 +53,12 @@ def asks(rank: LiveRank) -> bool:
     return any([own_frame(s)] == s.frames[:1] for s in last) and bool(
         _ASKS.match(rank.samples[-1].threads[0].waits)
     )
+
+
+def awaits_work(rank: LiveRank) -> bool:
+    """It waits for a queue or for a client: an engine between two requests does, and a rank whose own thread
+    brings nothing more."""
+    return any(_QUEUE.search(f.file) for s in main_stacks(rank)[-1:] for f in s.frames)
 
 
 def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
