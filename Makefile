@@ -20,7 +20,8 @@ ifeq ($(origin PYTHON),command line)
 JOB_PYTHON := --python '$(subst ','\'',$(PYTHON))'
 endif
 
-PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 1
+# three workers for the two cores of CI: many tests wait for ranks, deadlines and kernels
+PYTEST := pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
 help:
 	@sed -n 's/^# make/make/p' Makefile

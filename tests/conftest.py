@@ -23,13 +23,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 # some containers set it, and hundreds of interpreters that the tests start would compile the same files
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+sys.modules.setdefault("rfc3987_syntax", None)  # as in book/visit.py: each worker imports nbformat, and starts 1 s earlier
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started with "&" in a script: the tests press Ctrl-C all the same
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that at the end no worker waits for one."""
-    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")}
+    """Files with slow tests or with worlds of ranks come first, so that at the end no worker waits for one."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser") or "engine" in item.fixturenames}
     items.sort(key=lambda item: item.path not in slow)
 
 

@@ -52,6 +52,14 @@ def slowness() -> float:
     return max(1.0, (_of_children() - began) / USUAL_S)
 
 
+def crowded() -> float:
+    """How many times longer a start of an interpreter takes by the clock than on the usual machine of its own, at least 1: a limit of a
+    wait means the same while others use the machine."""
+    began = time.monotonic()
+    subprocess.run(STANDARD, check=True)
+    return max(1.0, (time.monotonic() - began) / USUAL_S)
+
+
 def _of_children() -> float:
     times = os.times()
     return times.children_user + times.children_system

@@ -6,7 +6,8 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from processes import children
 from warm_cli import read_cli
 
 SLACK_S = 6.0  # of a loaded machine
+Run = Callable[[Engine, list[WorldRequest]], list[World]]
+RUNS: list[Run] = [Engine.run_all, Engine.run_in_turn]
 
 
 def asked(name: str = "w", fault: str = "", timed: bool = True) -> WorldRequest:
@@ -47,53 +50,85 @@ def stop_youngest(engine: Engine, is_rank: bool = True) -> None:
     os.kill(children(warm)[-1] if is_rank else warm, signal.SIGSTOP)
 
 
-@pytest.mark.parametrize("run", [Engine.run_all, Engine.run_in_turn], ids=["at once", "in turn"])
-def test_a_rank_that_is_stopped_before_it_is_ready_is_named_within_the_budget(run) -> None:
+def a_rank_stopped(run: Run) -> tuple[World, float]:
     with engine_with(4.0) as engine:
         threading.Thread(target=stop_youngest, args=(engine,)).start()
-        world = run(engine, [asked()])[0]
-        assert time.monotonic() < engine.until + END_S + SLACK_S
+        return run(engine, [asked()])[0], time.monotonic() - engine.until
+
+
+def warm_process_stopped(run: Run) -> tuple[list[World], float]:
+    with engine_with(3.0) as engine:
+        stop_youngest(engine, is_rank=False)
+        return run(engine, [asked("a"), asked("b")]), time.monotonic() - engine.until
+
+
+def warm_process_stopped_at_work() -> World:
+    with engine_with(4.0) as engine:
+        threading.Timer(1.0, stop_youngest, (engine, False)).start()
+        return engine.run(asked(fault="skip@1"))
+
+
+def cut(run: Run) -> tuple[World, float]:
+    with engine_with(3.0) as engine:
+        return run(engine, [asked(fault="skip@1")])[0], time.monotonic() - engine.until
+
+
+def hung() -> World:
+    with engine_with(60.0) as engine:
+        return engine.run(WorldRequest("w", "check.py", [None] * 2, asked(fault="skip@1").args, {}, 300.0, stall_s=2.0))
+
+
+def hung_and_cut() -> tuple[World, World]:
+    with engine_with(60.0) as engine:
+        first = engine.run(WorldRequest("w", "check.py", [None] * 2, asked(fault="skip@1").args, {}, 2.0))
+        engine.until = time.monotonic() + 2.0
+        return first, engine.run(asked(fault="skip@1"))
+
+
+@pytest.fixture(scope="module")
+def waits() -> Iterator[dict[tuple[Any, ...], Future[Any]]]:
+    """What each of these returns. They wait at the same time."""
+    calls: list[tuple[Any, ...]] = [(wait, run) for wait in (a_rank_stopped, warm_process_stopped, cut) for run in RUNS]
+    calls += [(warm_process_stopped_at_work,), (hung,), (hung_and_cut,)]
+    with ThreadPoolExecutor(len(calls)) as pool:
+        yield {call: pool.submit(*call) for call in calls}
+
+
+@pytest.mark.parametrize("run", RUNS, ids=["at once", "in turn"])
+def test_a_rank_that_is_stopped_before_it_is_ready_is_named_within_the_budget(waits: dict[tuple[Any, ...], Future[Any]], run: Run) -> None:
+    world, late_s = waits[a_rank_stopped, run].result()
+    assert late_s < END_S + SLACK_S
     assert world.ended == "hung" and [r.state[:1] for r in world.ranks].count("T") == 1
     assert explain("r", "2 ranks", world).cause == "peer-stopped"
 
 
-@pytest.mark.parametrize("run", [Engine.run_all, Engine.run_in_turn], ids=["at once", "in turn"])
-def test_a_stopped_warm_process_is_named_within_the_budget(run) -> None:
-    with engine_with(3.0) as engine:
-        stop_youngest(engine, is_rank=False)
-        worlds = run(engine, [asked("a"), asked("b")])
-        assert time.monotonic() < engine.until + 2 * END_S + SLACK_S
+@pytest.mark.parametrize("run", RUNS, ids=["at once", "in turn"])
+def test_a_stopped_warm_process_is_named_within_the_budget(waits: dict[tuple[Any, ...], Future[Any]], run: Run) -> None:
+    worlds, late_s = waits[warm_process_stopped, run].result()
+    assert late_s < 2 * END_S + SLACK_S
     for world in worlds:
         assert {(r.outcome, r.state[:1]) for r in world.ranks} == {("late", "T")}
         assert "state T" in explain("r", "2 ranks", world).title
 
 
-def test_a_warm_process_that_is_stopped_while_it_works_is_named() -> None:
-    with engine_with(4.0) as engine:
-        threading.Timer(1.0, stop_youngest, (engine, False)).start()
-        world = engine.run(asked(fault="skip@1"))
+def test_a_warm_process_that_is_stopped_while_it_works_is_named(waits: dict[tuple[Any, ...], Future[Any]]) -> None:
+    world = waits[(warm_process_stopped_at_work,)].result()
     assert {(r.outcome, r.state[:1]) for r in world.ranks} == {("late", "T")}
 
 
-@pytest.mark.parametrize("run", [Engine.run_all, Engine.run_in_turn], ids=["at once", "in turn"])
-def test_a_world_that_the_budget_cuts_is_not_called_hung(run) -> None:
-    with engine_with(3.0) as engine:
-        world = run(engine, [asked(fault="skip@1")])[0]
-        assert time.monotonic() < engine.until + END_S + SLACK_S
+@pytest.mark.parametrize("run", RUNS, ids=["at once", "in turn"])
+def test_a_world_that_the_budget_cuts_is_not_called_hung(waits: dict[tuple[Any, ...], Future[Any]], run: Run) -> None:
+    world, late_s = waits[cut, run].result()
+    assert late_s < END_S + SLACK_S
     assert world.ended == "lost" and explain("r", "2 ranks", world).severity is Severity.UNKNOWN
 
 
-def test_a_world_that_hung_before_the_budget_was_spent_is_hung() -> None:
-    with engine_with(60.0) as engine:
-        world = engine.run(WorldRequest("w", "check.py", [None] * 2, asked(fault="skip@1").args, {}, 300.0, stall_s=2.0))
-    assert world.ended == "hung"
+def test_a_world_that_hung_before_the_budget_was_spent_is_hung(waits: dict[tuple[Any, ...], Future[Any]]) -> None:
+    assert waits[(hung,)].result().ended == "hung"
 
 
-def test_a_repeat_that_the_budget_cut_is_no_recurrence() -> None:
-    with engine_with(60.0) as engine:
-        first = engine.run(WorldRequest("w", "check.py", [None] * 2, asked(fault="skip@1").args, {}, 2.0))
-        engine.until = time.monotonic() + 2.0
-        again: World = engine.run(asked(fault="skip@1"))
+def test_a_repeat_that_the_budget_cut_is_no_recurrence(waits: dict[tuple[Any, ...], Future[Any]]) -> None:
+    first, again = waits[(hung_and_cut,)].result()
     assert (first.ended, again.ended) == ("hung", "lost") and explain("r", "2 ranks", first, again).severity is Severity.WARN
     assert explain("r", "2 ranks", first, first).severity is Severity.BROKEN
 

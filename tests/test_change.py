@@ -4,7 +4,6 @@ from __future__ import annotations
 import difflib
 import json
 import subprocess
-import time
 from pathlib import Path
 
 import jsonschema
@@ -14,6 +13,7 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.change import changed, diff_of
 from nccl_runbook.environment.read_file import assigned
+from processes import quickest_s
 from test_env import FORMS, ROOT
 from warm_cli import read_cli
 
@@ -124,11 +124,8 @@ def test_the_diff_is_in_the_terminal_the_document_and_the_page(tmp_path, command
 
 @pytest.mark.parametrize("piece", [" ", "\t", "\\\n", "a ", "a=b ", "'", "docker run ", "-e ", "NCCL_DEBUG=", "NCCL_DEBUG=a ", "- name: NCCL_DEBUG\n", "exec ", "[", "${"])
 def test_no_text_takes_long(piece):
-    begun = time.monotonic()
     text = piece * ((1 << 15) // len(piece))
-    for value in (None, "WARN"):
-        changed(text, "NCCL_DEBUG", value)
-    assert time.monotonic() - begun < 4.0
+    assert quickest_s(lambda: [changed(text, "NCCL_DEBUG", value) for value in (None, "WARN")], 4.0) < 4.0
 
 
 def test_a_fix_says_how_to_see_that_it_acts(tmp_path):

@@ -24,8 +24,17 @@ BOUNDED = {
 }
 # rows of tables that are asked of something else than the lines of a log -> how
 ASKED = {"variables/.form": "fullmatch", "choice/.own/.sync": "match"}
-COMPILED = sorted(expressions.compiled().items(), key=lambda item: item[0][0])
-ROWS = {**clues.catalogue()["printed"], **clues.catalogue()["spoken"], **clues.catalogue()["beside"], **_OWN, **{at: p.pattern for at, p in expressions.of_tables()}}
+
+
+@pytest.fixture(scope="module")
+def constants() -> list[tuple[tuple[str, re.Pattern], set[str]]]:
+    return sorted(expressions.compiled().items(), key=lambda item: item[0][0])
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, str]:
+    catalogue = clues.catalogue()
+    return {**catalogue["printed"], **catalogue["spoken"], **catalogue["beside"], **_OWN, **{at: p.pattern for at, p in expressions.of_tables()}}
 
 
 def texts(pattern: re.Pattern, size: int) -> list[str]:
@@ -60,26 +69,26 @@ def late(pattern: re.Pattern, way: str, bound: int) -> str:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_constants_grow_with_the_text_and_not_with_its_square(part: int) -> None:
-    assert len(COMPILED) > 300
+def test_constants_grow_with_the_text_and_not_with_its_square(constants: list[tuple[tuple[str, re.Pattern], set[str]]], part: int) -> None:
+    assert len(constants) > 300
     slow = {(name, way): late(pattern, way, BOUNDED[name][0]) if name in BOUNDED else grows(pattern, way)
-            for (name, pattern), ways in COMPILED[part::4] for way in ways}
+            for (name, pattern), ways in constants[part::4] for way in ways}
     assert {key: text for key, text in slow.items() if text} == {}
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_rows_of_tables_are_quick_on_the_longest_line_or_grow_with_it(part: int) -> None:
-    assert len(ROWS) > 1200
+def test_rows_of_tables_are_quick_on_the_longest_line_or_grow_with_it(rows: dict[str, str], part: int) -> None:
+    assert len(rows) > 1200
     slow = {}
-    for name, expression in sorted(ROWS.items())[part::4]:
+    for name, expression in sorted(rows.items())[part::4]:
         pattern, way = re.compile(expression), next((w for start, w in ASKED.items() if name.startswith(start)), "search")
         if text := late(pattern, way, LINE_CHARACTERS):
             slow[name] = grows(pattern, way) and text
     assert {name: text for name, text in slow.items() if text} == {}
 
 
-def test_lists_name_what_is_there() -> None:
-    assert all(any(name.startswith(start) for name in ROWS) for start in ASKED) and BOUNDED.keys() <= {name for (name, _), _ in COMPILED}
+def test_lists_name_what_is_there(constants: list[tuple[tuple[str, re.Pattern], set[str]]], rows: dict[str, str]) -> None:
+    assert all(any(name.startswith(start) for name in rows) for start in ASKED) and BOUNDED.keys() <= {name for (name, _), _ in constants}
 
 
 @pytest.mark.parametrize("expression", [r"(\w+)=", r"-eyJ[\w-]{10,}\.", r"\s+$", r"(?:a|b|ab)*c", r"a.*b.*c", r"x*y*z", r"(\d+)+x", r"\[.*\]",

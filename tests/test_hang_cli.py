@@ -32,7 +32,7 @@ from nccl_runbook.hang import judge as rules, judge_silence as rules_silence, re
 from nccl_runbook.hang.facts import Group, Track
 from nccl_runbook.hang.table import matrix, ranges, ranks_table, tables
 from nccl_runbook.look import live as look_live
-from processes import ROOT
+from processes import ROOT, crowded
 from warm_cli import read_cli
 
 DATA = Path(__file__).parent / "data" / "hang"
@@ -112,7 +112,8 @@ def test_a_signal_while_dumps_are_read_waits_for_no_reader(tmp_path, number):
         started = time.monotonic()
         running.send_signal(number)
         said = running.communicate(timeout=60)
-    assert readers and running.returncode == 128 + number and time.monotonic() - started < 2, said
+        took_s = time.monotonic() - started
+    assert readers and running.returncode == 128 + number and took_s < 2 * crowded(), said
     assert not any(reader.is_running() and reader.status() != psutil.STATUS_ZOMBIE for reader in readers)
 
 

@@ -409,12 +409,12 @@ def test_what_is_open_stands_above_what_is_folded(opened, tmp_path):
 
 
 def test_a_long_setting_is_read_at_once(opened):
-    began = time.monotonic()
+    began = time.process_time()
     for times in (20, 20_000):
         opened.fields["setting"].value = "A=" + "a_b=" * times + " -"
         assert refused(opened) == ["setting"]
     opened.fields["setting"].value = "A=" + "a_b=" * 20_000
-    assert refused(opened) == [] and time.monotonic() - began < 5
+    assert refused(opened) == [] and time.process_time() - began < 5
     opened.fields["setting"].value = ""
 
 

@@ -19,7 +19,7 @@ import live_worlds as worlds
 import pytest
 from book_samples import start_cli, with_library
 from nccl_runbook.look.progress import Progress
-from processes import ROOT
+from processes import ROOT, crowded
 from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())
@@ -91,16 +91,23 @@ def beside_another_job(folder: Path) -> tuple[int, dict]:
 
 def starts_again(folder: Path) -> tuple[int, dict, float]:
     """Each attempt is a rank of 4 s; 4 s lie between them."""
-    again = f"for n in 1 2; do RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29514 {sys.executable} -c 'import time; time.sleep(4)'; sleep 4; done"
-    with subprocess.Popen(["bash", "-c", again]) as launcher:
+    again = f"read; for n in 1 2; do RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29514 {sys.executable} -c 'import time; time.sleep(4)'; sleep 4; done"
+    return goes_on_once_watched(folder, "bash", "-c", again)
+
+
+def ends_without_a_rank(folder: Path) -> tuple[int, dict, float]:
+    return goes_on_once_watched(folder, "cat")
+
+
+def goes_on_once_watched(folder: Path, *launcher: str) -> tuple[int, dict, float]:
+    """A launcher that waits for the end of its input, and how long it was watched after that."""
+    with subprocess.Popen(launcher, stdin=subprocess.PIPE) as running, start_cli(
+            "watch", "--pid", running.pid, "--after", "1m", "--every", "0.5", "--html", folder / "hang.html", "--json", env=with_library()) as watching:
+        assert watching.stderr.readline().startswith("watching")
+        running.stdin.close()
         began = time.monotonic()
-        code, document, _ = watched("--pid", launcher.pid, "--after", "1m", "--every", "0.5", "--html", folder / "hang.html")
-    return code, document, time.monotonic() - began
-
-
-def ends_without_a_rank(folder: Path) -> tuple[int, dict]:
-    with subprocess.Popen(["sleep", "3"]) as launcher:
-        return watched("--pid", launcher.pid, "--every", "0.5", "--html", folder / "hang.html")[:2]
+        said, _ = watching.communicate(timeout=120)
+    return watching.returncode, json.loads(said), time.monotonic() - began
 
 
 def never_comes(folder: Path, whose: tuple[object, ...]) -> tuple[int, dict, float]:
@@ -143,10 +150,11 @@ def test_a_rank_that_writes_its_log_moves_and_one_that_sleeps_does_not(tmp_path:
         for _ in range(5):
             progress.ask([stands, writes])
             time.sleep(0.5)
-        assert progress.still_s[stands] > 1.5 > 1.0 > progress.still_s[writes]
+        stood_s = progress.still_s[stands]  # on a crowded machine longer
+        assert stood_s > 1.5 and progress.still_s[writes] < stood_s / 1.5
         progress.again([stands])
         progress.ask([stands, writes])
-        assert progress.still_s[stands] < 1.0
+        assert progress.still_s[stands] < stood_s / 1.5
 
 
 def test_the_ranks_of_another_slurm_job_are_not_watched(at_once: dict[str, Future[Any]]) -> None:
@@ -160,14 +168,14 @@ def test_ranks_that_a_launcher_starts_again_are_watched_on(at_once: dict[str, Fu
 
 
 def test_a_process_that_ends_before_it_has_a_rank_is_unknown(at_once: dict[str, Future[Any]]) -> None:
-    code, document = at_once["ends_without_a_rank"].result()
+    code, document, _ = at_once["ends_without_a_rank"].result()
     assert (code, document["verdict"]) == (4, "unknown")
 
 
 @pytest.mark.parametrize("whose", ["job_never_comes", "rank_never_comes"])
 def test_a_job_that_never_comes_is_not_waited_for_for_ever(whose: str, at_once: dict[str, Future[Any]]) -> None:
     code, document, took_s = at_once[whose].result()
-    assert (code, document["verdict"], document["jobs"]) == (4, "unknown", []) and 3 < took_s < 50
+    assert (code, document["verdict"], document["jobs"]) == (4, "unknown", []) and 3 < took_s < 50 * crowded()
 
 
 @pytest.mark.parametrize("words", [("--after", "soon"), ("--wait", "soon"), ("--after", "0"), ("--every", "0"), ("--pid", "999999999"), ("--html", "nowhere/hang.html"), ("--save", "nowhere/x.json")])
@@ -193,6 +201,6 @@ def test_more_layers_than_the_model_has_are_refused(command: tuple[str, ...], tm
 
 
 def test_the_wait_for_the_first_rank_is_no_longer_than_asked(tmp_path: Path) -> None:
-    began = time.monotonic()
-    code, document, words = watched("--job", 77004, "--wait", "1s", "--html", tmp_path / "hang.html")
-    assert (code, document["jobs"]) == (4, []) and time.monotonic() - began < 9, f"--every is 10 s: {words}"
+    """Else it would come after ``--every``, for which `read_cli` does not wait."""
+    code, document, _ = watched("--job", 77004, "--wait", "1s", "--every", "600", "--html", tmp_path / "hang.html")
+    assert (code, document["jobs"]) == (4, [])

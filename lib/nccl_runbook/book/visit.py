@@ -36,6 +36,8 @@ def load() -> None:
     """Import what executes notebooks, in one thread at a time: jupyter_client 8.10 and IPython 9 import in
     circles, and two threads that meet there each see half a module (seen on first runs of a fresh checkout,
     where imports are slow)."""
+    # jsonschema 4.26.0 does without it; its 38 grammars take 1 s, and no notebook holds an IRI
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     with _loading:
         import IPython  # noqa: F401
         import papermill.clientwrap

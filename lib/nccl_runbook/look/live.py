@@ -13,6 +13,7 @@ from html import escape
 from typing import Any, Callable, Dict, List, Sequence
 
 from nccl_runbook.core.facts import counted, to_json, utc_now
+from nccl_runbook.hang.live import ask_proc
 from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.live.faults.judge_others import NO_JOB
@@ -41,21 +42,23 @@ def look(
     say: Callable[[str], None],
     keep: Callable[[Live], None] = lambda _: None,
 ) -> Live:
-    """The facts of one look; ``say`` and ``keep`` receive the first evidence at once. ValueError if a named
-    process is not readable."""
+    """The facts of one look; ``say`` and ``keep`` receive the first evidence at once. ValueError if no named
+    process is a rank any more, and one is not readable or has ended."""
     if not 0 <= gap_s <= 3600:
         raise ValueError(f"gap: {gap_s:g} is not from 0 to 3600 seconds")
     looking = Look(pids)
-    hidden = [p for p in pids if not os.access(f"/proc/{p}/environ", os.R_OK)]
-    if hidden and not looking.ranks:
+    if 1 in pids and (below := [r.launcher for r in looking.ranks if r.launcher != 1]):
+        raise ValueError(f"process 1 is above every job here: name a rank or a launcher, such as {below[0]}")
+    first = looking.first()
+    # a named one may have ended since it was checked
+    if not first.ranks and (
+        hidden := [p for p in checked_pids(pids) if not os.access(f"/proc/{p}/environ", os.R_OK)]
+    ):
         raise ValueError(
             f"process {hidden[0]} is not readable: it belongs to another user or has just ended. "
             "Look as that user, or "
             "as root"
         )
-    if 1 in pids and (below := [r.launcher for r in looking.ranks if r.launcher != 1]):
-        raise ValueError(f"process 1 is above every job here: name a rank or a launcher, such as {below[0]}")
-    first = looking.first()
     if not pids:  # whoever uses torch and shows no sign of distributed work
         kept = {v.pid for p in judge_looks([first]) if p.job != NO_JOB for v in p.ranks}
         looking.ranks = [r for r in looking.ranks if r.pid in kept]
@@ -96,16 +99,15 @@ def unjudged(step: str, reason: str, started: str, wall_s: float, **parts: Any) 
 
 
 def checked_pids(pids: Sequence[int]) -> List[int]:
-    """The pids; ValueError for one without a process, and on a system without /proc."""
+    """The pids; ValueError for one that does not run, and on a system without /proc."""
     if not os.path.isdir("/proc/self"):
         raise ValueError(
             "a live look needs /proc, which only Linux has: look on the node, "
             "and judge the record here with --record"
         )
-    gone = [p for p in pids if not os.path.exists(f"/proc/{p}")]
-    if gone:
+    if gone := [p for p in pids if not ask_proc.runs(p)]:
         raise ValueError(
-            f"no process {gone[0]} on this host. If the job has ended, its log or dumps show why"
+            f"no process {gone[0]} runs on this host. If the job has ended, its log or dumps show why"
         )
     return list(pids)
 

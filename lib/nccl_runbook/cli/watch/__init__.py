@@ -17,7 +17,7 @@ from nccl_runbook.book import UsageError, duration_s
 from nccl_runbook.cli import answer, look
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import exit_code
-from nccl_runbook.hang.live.ask_proc import stat_fields, unless_gone
+from nccl_runbook.hang.live.ask_proc import runs
 from nccl_runbook.hang.live.judge import judge_looks
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
@@ -78,7 +78,7 @@ def watch(
         if ranks:
             present = time.monotonic()
         # a launcher may start its ranks again
-        elif (named and not any(map(_runs, named))) or time.monotonic() - present > (
+        elif (named and not any(map(runs, named))) or time.monotonic() - present > (
             (math.inf if named else limit_s) if most_ranks else wait_s
         ):
             _leave_ended(most_ranks, time.monotonic() - began, json, fail_on)
@@ -88,7 +88,10 @@ def watch(
             answer.say(
                 f"process {still.pid} has not moved for {patience[still.job]:.0f} s: looking at its job"
             )
-            looks = [look_live.look(members, gap, lambda _: None)]
+            try:
+                looks = [look_live.look(members, gap, lambda _: None)]
+            except ValueError:  # they have just ended
+                continue
             pictures = judge_looks(looks)
             if any(p.kind not in RUNS_ON for p in pictures):
                 look.end(pictures, looks, pid, fail_on, json, html, save, began)
@@ -96,11 +99,6 @@ def watch(
             progress.again(members)
             patience[still.job] *= 2  # else a job whose ranks stand at one line is looked at for ever
         time.sleep(every if most_ranks else min(every, wait_s))
-
-
-def _runs(pid: int) -> bool:
-    """Not one that ended and that its parent has not asked for yet."""
-    return unless_gone(["Z"], stat_fields, f"/proc/{pid}/stat")[0] != "Z"
 
 
 def _leave_ended(ranks: int, watched_s: float, json: bool, fail_on: str) -> NoReturn:

@@ -176,7 +176,7 @@ class Look:
             listeners=list(
                 proc_ask_sockets.listeners(
                     self.ranks,
-                    {r.pid: ask_proc.unless_gone({}, proc_ask_sockets.table, r.pid) for r in self.ranks},
+                    {r.pid: ask_proc.unless_gone(None, proc_ask_sockets.table, r.pid) for r in self.ranks},
                 )
             ),
             ended=proc.ended([r.pid for r in self.ranks]),

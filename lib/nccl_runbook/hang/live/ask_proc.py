@@ -29,6 +29,11 @@ def stat_fields(path: str) -> List[str]:
     return read(path).rpartition(")")[2].split()
 
 
+def runs(pid: int) -> bool:
+    """Whether a process is there and has not ended: a zombie is one that its parent has not asked for yet."""
+    return unless_gone(["Z"], stat_fields, f"/proc/{pid}/stat")[0] != "Z"
+
+
 def ancestors(pid: int) -> List[int]:
     """Parents of a process, nearest first."""
     parents: List[int] = []
@@ -41,6 +46,8 @@ def ancestors(pid: int) -> List[int]:
 
 def own_inodes(pid: int) -> set:
     """Inodes of the sockets that a process has open; empty without permission."""
-    names = unless_gone([], os.listdir, f"/proc/{pid}/fd")
-    targets = {unless_gone("", os.readlink, f"/proc/{pid}/fd/{name}") for name in names}
+    targets = {
+        unless_gone("", os.readlink, f"/proc/{pid}/fd/{name}")
+        for name in unless_gone([], os.listdir, f"/proc/{pid}/fd")
+    }
     return {target[8:-1] for target in targets if target.startswith("socket:[")}

@@ -3,9 +3,9 @@
 import os
 import socket
 import struct
-from typing import Dict, Iterator, List
+from typing import Dict, Iterator, List, Optional
 
-from nccl_runbook.hang.live.ask_proc import ancestors, own_inodes, pids, read
+from nccl_runbook.hang.live.ask_proc import ancestors, own_inodes, pids, read, unless_gone
 from nccl_runbook.hang.live.ask_processes import LOOPBACK, MOST_SOCKETS, TCP_STATES, Process
 from nccl_runbook.hang.live.facts import Listener, Socket
 
@@ -15,7 +15,7 @@ def table(pid: int) -> Dict[str, Socket]:
     by_inode = {}
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         path = f"/proc/{pid}/net/{name}"
-        text = read(path, 1 << 24) if os.path.exists(path) else ""  # a kernel without IPv6
+        text = read(path, 1 << 24) if name == "tcp" or os.path.exists(path) else ""  # a kernel without IPv6
         for fields in map(str.split, text.splitlines()[1:]):
             if len(fields) > 9 and fields[3] in TCP_STATES:
                 # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
@@ -43,9 +43,10 @@ def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
     )[:MOST_SOCKETS]
 
 
-def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:
-    """Who listens at each MASTER_PORT, if the address belongs to this host."""
-    for job, rank in {r.job: r for r in ranks}.items():
+def listeners(ranks: List[Process], tables: Dict[int, Optional[Dict[str, Socket]]]) -> Iterator[Listener]:
+    """Who listens at each MASTER_PORT, if the address belongs to this host. ``tables``: by pid; None for a
+    rank that has ended."""
+    for job, rank in {r.job: r for r in ranks if tables[r.pid] is not None}.items():
         port = rank.number(["MASTER_PORT"])
         here = LOOPBACK.match(rank.variables.get("MASTER_ADDR", "localhost")) or any(
             s.state == "ESTABLISHED" and s.local.rpartition(":")[0] == rank.variables["MASTER_ADDR"]
@@ -76,5 +77,5 @@ def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
         port,
         "rank" if pid in ranks else "launcher" if pid in above else "other",
         pid,
-        read(f"/proc/{pid}/comm").strip(),
+        unless_gone("", read, f"/proc/{pid}/comm").strip(),
     )
