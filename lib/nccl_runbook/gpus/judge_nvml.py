@@ -162,12 +162,8 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
     elif refused:
         first = next(iter(refused.values()))
         has_timed_out = first.reason == "timed-out"
-        if has_timed_out or "lost" in first.detail or "requires restart" in first.detail:
-            cause = "gpu-or-link-fault"
-        elif first.reason == "no-permission":
-            cause = "container-gpu-access"
-        else:
-            cause = "nvml-call-failed"
+        is_lost = has_timed_out or "lost" in first.detail or "requires restart" in first.detail
+        otherwise = "container-gpu-access" if first.reason == "no-permission" else "nvml-call-failed"
         yield Finding(
             "nvml-refuses-a-gpu",
             Severity.BROKEN,
@@ -188,7 +184,7 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
                     (f"docker run --gpus '\"device={others(machine)}\"' IMAGE",),
                 ),
             ),
-            cause=cause,
+            cause="gpu-or-link-fault" if is_lost else otherwise,
             status="likely" if has_timed_out else "established",
         )
 

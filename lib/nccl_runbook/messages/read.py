@@ -106,8 +106,9 @@ class _Reader:
                     above = index - own_frame(rows[: index + 1])
                     if above < index:
                         who = who_says(rows[above].decode("utf-8", "replace"))
-                        frame = self._line(source.name, begin + above, who, own_rank)
-                        self._found[OWN_FRAME].lines.append(frame)
+                        self._found[OWN_FRAME].lines.append(
+                            self._line(source.name, begin + above, who, own_rank)
+                        )
         last = rows[-TAIL_LINES:]  # so many are short ones
         tail.extend(
             enumerate(last if len(last) == TAIL_LINES else map(ends, last), begin + len(rows) - len(last))

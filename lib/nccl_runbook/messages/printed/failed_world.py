@@ -85,8 +85,12 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
         if message.message == SHARED_GPU:
             cause_id, status, words = _duplicate(world)
             if bus := bus_of_message(line.text):
-                is_bus = f"that CUDA device is the GPU on PCI bus {bus}"
-                evidence.append(Evidence(is_bus, "NCCL prints the bus id in hexadecimal"))
+                evidence.append(
+                    Evidence(
+                        f"that CUDA device is the GPU on PCI bus {bus}",
+                        "NCCL prints the bus id in hexadecimal",
+                    )
+                )
             return causes()[cause_id], status, [*evidence, Evidence(words, "device map of the ranks")]
         waited = any(r.outcome == "timed-out" and line.file == f"rank {r.rank}" for r in world.ranks)
         status = "likely" if waited and message.status == "established" else message.status
