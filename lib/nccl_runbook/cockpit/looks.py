@@ -4,7 +4,7 @@ import dataclasses
 import os
 import re
 
-from nccl_runbook.case.given import Brought
+from nccl_runbook.case.given import Material
 from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.look import live
@@ -36,6 +36,6 @@ class Looks:
         return "\n".join([*(line for line in given.splitlines() if not PID.fullmatch(line)), *ranks])
 
 
-def has_ended(brought: Brought) -> bool:
+def has_ended(material: Material) -> bool:
     """Whether processes were given, and none of them runs any more."""
-    return bool(brought.pids) and not any(os.path.exists(f"/proc/{pid}") for pid in brought.pids)
+    return bool(material.pids) and not any(os.path.exists(f"/proc/{pid}") for pid in material.pids)

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.causes.tables import table, version
 from nccl_runbook.core.facts import Gap, grouped, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
@@ -129,7 +129,9 @@ def remedies(row: Mapping[str, Any], gpus: Sequence[int] = ()) -> tuple[Remedy, 
         )
         for name, r in table("gpus/faults")["remedy"].items()
     }
-    return tuple(r for name in row["fix"] for r in (usual(row["cause"]) if name == "usual" else (own[name],)))
+    return tuple(
+        r for name in row["fix"] for r in (remedies_for(row["cause"]) if name == "usual" else (own[name],))
+    )
 
 
 def bus_ids_collide(machine: Machine) -> Iterator[Finding]:

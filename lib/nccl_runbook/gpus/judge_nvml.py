@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.machine.facts import DeviceFile, Machine, NvmlGpu
@@ -69,7 +69,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
                     "you",
                     "Run this in the container or allocation of the job. Containers get their GPUs when "
                     "they start:",
-                    usual("container-gpu-access")[0].lines,
+                    remedies_for("container-gpu-access")[0].lines,
                 ),
                 Remedy(
                     "you",
@@ -84,7 +84,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
             Severity.WARN,
             f"this host has {len(on_bus)} NVIDIA GPUs, but this container got none",
             quotes,
-            usual("container-gpu-access"),
+            remedies_for("container-gpu-access"),
             "container-gpu-access",
             "likely",
         )
@@ -126,11 +126,15 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
     )
     inside = _in_container(machine)
     if "mismatch" in gap.detail:
-        cause, status, remedy = "driver-library-mismatch", "established", usual("driver-library-mismatch")
+        cause, status, remedy = (
+            "driver-library-mismatch",
+            "established",
+            remedies_for("driver-library-mismatch"),
+        )
     elif gap.reason == "timed-out":
         cause, status, remedy = "gpu-or-link-fault", "likely", (admin,)
     elif gap.reason in ("absent", "no-permission"):
-        cause, remedy = "container-gpu-access", usual("container-gpu-access")
+        cause, remedy = "container-gpu-access", remedies_for("container-gpu-access")
         status = "established" if inside else "likely"
     elif inside:
         cause, status, remedy = "container-gpu-access", "likely", (restart, admin)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.core.facts import Evidence, Gap, grouped, known
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import TcpPath
@@ -117,5 +117,5 @@ def _remedies(kind: str, cause: str, path: TcpPath) -> tuple[Remedy, ...]:
     }
     return tuple(
         Remedy(r.who, r.text, commands.get(kind, r.lines) if r.who == "the administrator" else r.lines)
-        for r in usual(cause)
+        for r in remedies_for(cause)
     )

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.core.facts import Evidence, Gap, grouped, known
 from nccl_runbook.core.facts_world import RankResult
 from nccl_runbook.core.findings import Finding, Remedy, Severity
@@ -187,7 +187,7 @@ def _finding(world: HostWorld) -> Finding:
         remedy = (
             Remedy(EXCLUDE.who, EXCLUDE.text, (f"--exclude={','.join(hosts)}",)),
             *(
-                usual(cause)
+                remedies_for(cause)
                 if cause
                 else (
                     Remedy(
@@ -220,7 +220,7 @@ def _finding(world: HostWorld) -> Finding:
         Severity.BROKEN,
         title,
         evidence,
-        tuple(usual("network-path-blocked")),
+        tuple(remedies_for("network-path-blocked")),
         "network-path-blocked",
         "possible",
     )

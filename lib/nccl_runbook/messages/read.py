@@ -184,7 +184,7 @@ class _Reader:
 
     def facts(self, files: list, context: str) -> Logs:
         """Everything together; what must or must not be beside a clue is asked only if its line was seen."""
-        self._told([line for line in context.splitlines() if not STAMP.search(line)])
+        self._read_context([line for line in context.splitlines() if not STAMP.search(line)])
         telling = list(
             itertools.islice(
                 (one for one in self._kinds.all() if not CHATTER.search(one[0][2])), MAX_SPOKEN + 1
@@ -239,7 +239,7 @@ class _Reader:
             catalogue=clues.version(),
         )
 
-    def _told(self, lines: list[str]) -> None:
+    def _read_context(self, lines: list[str]) -> None:
         """Take in the reporter's own words, line by line."""
         asked = (
             Matcher({**clues.catalogue()["printed"], **clues.catalogue()["spoken"]}, clues.needs)
