@@ -113,11 +113,11 @@ def _of_dumps(dumps: Dumps) -> Hypothesis:
     return Hypothesis(
         cause.id,
         finding.status,
-        cause.title,
-        cause.says,
-        tuple(LogLine(e.source, 0, e.text) for e in evidence),
-        finding.remedy,
-        Decides(cause.decides[0], "", dumps.next),
+        title=cause.title,
+        says=cause.says,
+        evidence=tuple(LogLine(e.source, 0, e.text) for e in evidence),
+        remedy=finding.remedy,
+        decides=Decides(cause.decides[0], "", dumps.next),
     )
 
 

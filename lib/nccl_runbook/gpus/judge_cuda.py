@@ -65,8 +65,8 @@ def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
             f"a rank cannot start CUDA: {row['means']}",
             (quote,),
             gpu_health.remedies(row),
-            row["cause"],
-            "established",
+            cause=row["cause"],
+            status="established",
         )
     elif missing := _unusable_files(machine):
         yield Finding(
@@ -75,8 +75,8 @@ def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
             f"a rank cannot start CUDA: {missing[0]}",
             (quote, *(Evidence(m, "gpus.surroundings.files") for m in missing)),
             remedies_for("container-gpu-access"),
-            "container-gpu-access",
-            "likely",
+            cause="container-gpu-access",
+            status="likely",
         )
     else:
         yield Finding(

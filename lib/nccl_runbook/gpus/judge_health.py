@@ -109,8 +109,8 @@ def faults(machine: Machine) -> Iterator[Finding]:
                     for g in shown
                 ),
                 remedies(row, [g.nvml_index for g in shown]),
-                row.get("cause"),
-                row.get("status"),
+                cause=row.get("cause"),
+                status=row.get("status"),
             )
     yield from by_title.values()
 
@@ -161,8 +161,8 @@ def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
                     ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",),
                 ),
             ),
-            "bus-id-collision",
-            "possible" if told_apart else "established",
+            cause="bus-id-collision",
+            status="possible" if told_apart else "established",
         )
 
 
@@ -208,8 +208,8 @@ def nvlink_without_peer_access(machine: Machine) -> Iterator[Finding]:
                     ("nvidia-smi topo -p2p r", "nvidia-smi topo -m"),
                 ),
             ),
-            "gpu-or-link-fault",
-            "possible",
+            cause="gpu-or-link-fault",
+            status="possible",
         )
 
 

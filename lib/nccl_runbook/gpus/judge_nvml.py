@@ -85,8 +85,8 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
             f"this host has {len(on_bus)} NVIDIA GPUs, but this container got none",
             quotes,
             remedies_for("container-gpu-access"),
-            "container-gpu-access",
-            "likely",
+            cause="container-gpu-access",
+            status="likely",
         )
     return Finding(
         "no-gpu-anywhere",

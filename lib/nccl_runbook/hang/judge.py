@@ -294,6 +294,6 @@ def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, 
         verdict.sentence,
         (*verdict.evidence, *decides),
         tuple(remedy),
-        verdict.cause,
-        verdict.status,
+        cause=verdict.cause,
+        status=verdict.status,
     )

@@ -213,7 +213,13 @@ def _differs(difference: Difference) -> Finding:
     evidence = (Evidence(_values(difference), difference.paths[0]),)
     remedies = tuple(remedies_for(rule["cause"])) or (ASK,)
     return Finding(
-        "hosts-differ", Severity.WARN, title, evidence, (ASK, *remedies), rule["cause"], "possible"
+        "hosts-differ",
+        Severity.WARN,
+        title,
+        evidence,
+        (ASK, *remedies),
+        cause=rule["cause"],
+        status="possible",
     )
 
 

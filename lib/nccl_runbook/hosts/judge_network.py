@@ -33,8 +33,8 @@ def _loopback(hosts: Sequence[HostFacts]) -> Iterator[Finding]:
                 title,
                 evidence,
                 (remedy,),
-                "rendezvous-name-resolution",
-                "likely",
+                cause="rendezvous-name-resolution",
+                status="likely",
             )
 
 
@@ -49,8 +49,8 @@ def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
             f"{name}={value} on {names(where)} names no interface that reaches another host.",
             (Evidence(f"{name}={value}", where[0]),),
             tuple(remedies_for("socket-interface-wrong")),
-            "socket-interface-wrong",
-            "established",
+            cause="socket-interface-wrong",
+            status="established",
         )
         for (name, value), where in by_setting.items()
         if len(hosts) > 1

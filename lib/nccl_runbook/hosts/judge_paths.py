@@ -100,7 +100,13 @@ def _finding(kind: str, purpose: str, paths: Sequence[TcpPath]) -> Finding:
     if cause is None:
         return Finding(name, Severity.UNKNOWN, title, evidence)
     return Finding(
-        name, Severity.BROKEN, title, evidence, _remedies(kind, cause, first), cause, "established"
+        name,
+        Severity.BROKEN,
+        title,
+        evidence,
+        _remedies(kind, cause, first),
+        cause=cause,
+        status="established",
     )
 
 

@@ -167,8 +167,8 @@ def _finding(world: HostWorld) -> Finding:
             title,
             (Evidence(why, host),),
             (Remedy(EXCLUDE.who, EXCLUDE.text, lines),),
-            "node-failed",
-            "likely",
+            cause="node-failed",
+            status="likely",
         )
     evidence = tuple(
         Evidence(
@@ -204,8 +204,8 @@ def _finding(world: HostWorld) -> Finding:
             title,
             evidence,
             remedy,
-            cause,
-            "likely" if cause else None,
+            cause=cause,
+            status="likely" if cause else None,
         )
     hosts = list(dict.fromkeys(world.hosts))
     unclear = [r for r in world.ranks if r.outcome == "late" or _shared(r)]
@@ -221,8 +221,8 @@ def _finding(world: HostWorld) -> Finding:
         title,
         evidence,
         tuple(remedies_for("network-path-blocked")),
-        "network-path-blocked",
-        "possible",
+        cause="network-path-blocked",
+        status="possible",
     )
 
 

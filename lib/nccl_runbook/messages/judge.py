@@ -112,13 +112,13 @@ def points_to(clue: Clue, logs: Logs) -> Indication:
     return Indication(
         clue.cause,
         clue.status,
-        (*fullest[clue.message][:4], *(fullest[i][0] for i in fullest if i != clue.message)),
-        (),
-        100
+        evidence=(*fullest[clue.message][:4], *(fullest[i][0] for i in fullest if i != clue.message)),
+        against=(),
+        place=100
         + 0.3 * clue.order
         - (100 if clue.also or clue.above else 0),  # what must stand beside a message makes it say more
-        clue.advice and clue.advice.filled(fields),
-        clue.message,
+        advice=clue.advice and clue.advice.filled(fields),
+        message=clue.message,
     )
 
 

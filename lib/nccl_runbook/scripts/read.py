@@ -118,11 +118,11 @@ def read(text: str) -> Script:
     return Script(
         commands,
         next((job.nodes for job in jobs if job.nodes), 0),
-        next((job.gpus for job in jobs if job.gpus), 0),
-        max(nodes, *(size.nodes for size in (*jobs, *sizes))),
-        tuple(dict.fromkeys(sourced)),
-        () if unsure else next(((s.ranks, s.gpus) for s in sizes if 0 < s.gpus < s.ranks), ()),
-        {} if unsure else counts.faults(sizes),
+        gpus=next((job.gpus for job in jobs if job.gpus), 0),
+        spread=max(nodes, *(size.nodes for size in (*jobs, *sizes))),
+        sourced=tuple(dict.fromkeys(sourced)),
+        crowded=() if unsure else next(((s.ranks, s.gpus) for s in sizes if 0 < s.gpus < s.ranks), ()),
+        faults={} if unsure else counts.faults(sizes),
     )
 
 

@@ -118,8 +118,8 @@ def refused_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding
             Evidence("ranks: " + ", ".join(arm.ended), _source(arm)),
         ),
         remedies(cause),
-        cause.id,
-        "established" if is_refusal else "likely",
+        cause=cause.id,
+        status="established" if is_refusal else "likely",
     )
 
 
@@ -137,8 +137,8 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
             Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),
         ),
         remedies(cause, status),
-        cause.id,
-        status,
+        cause=cause.id,
+        status=status,
     )
 
 
@@ -217,8 +217,8 @@ def failed(arm: SyncArm, *_: Any) -> Finding:
                 (arm.shell_line,),
             ),
         ),
-        cause and cause.id,
-        status,
+        cause=cause and cause.id,
+        status=status,
     )
 
 

@@ -107,8 +107,8 @@ def _environment_costs(arms: Arms) -> list[Finding]:
             f"and {fast:.1f} without {_names(arms.guilty)}",
             _proof(arms.guilty),
             (_unset("Remove it, unless somebody knows why it is set:", arms.guilty.variables),),
-            "env-conflict",
-            "likely" if arms.guilty.why_not else "established",
+            cause="env-conflict",
+            status="likely" if arms.guilty.why_not else "established",
         )
     ]
 

@@ -168,8 +168,8 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
                     (world.shell_line,),
                 ),
             ),
-            cause and cause.id,
-            cause and (status if again is None else "possible"),
+            cause=cause and cause.id,
+            status=cause and (status if again is None else "possible"),
         )
     return Finding(
         rule,
@@ -177,8 +177,8 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         f"{title}{why}",
         evidence,
         remedies(cause, status),
-        cause and cause.id,
-        cause and status,
+        cause=cause and cause.id,
+        status=cause and status,
     )
 
 
@@ -193,8 +193,8 @@ def cannot_run(error: str, prefix: Sequence[str]) -> Finding:
         error,
         (Evidence(error, "the judged Python"),),
         remedies(own_words(message), message.status) if message else (repeat,),
-        message and message.cause,
-        message and message.status,
+        cause=message and message.cause,
+        status=message and message.status,
     )
 
 
