@@ -65,7 +65,7 @@ JUDGES = [
     "environment/judge_settings.py:contradictions",
     "worlds/judge_arms.py:_by_arms",
     "hang/live/faults/judge_slow.py:slow_by_gpus",
-    "worlds/judge_culprits.py:narrowed",
+    "worlds/judge_culprits.py:with_pairs",
     "against/judge.py:_communicators",
     "hang/live/faults/judge_slow.py:gpu_stuck",
     "machine/judge_busy.py:gpus_busy",

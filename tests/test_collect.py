@@ -5,7 +5,7 @@ import re
 
 import pytest
 from nccl_runbook.case.answer import Case, case
-from nccl_runbook.case.given import Brought
+from nccl_runbook.case.given import Material
 from nccl_runbook.case.read import gather
 from nccl_runbook.causes.tables import table, version
 from nccl_runbook.causes.variables import variables
@@ -20,7 +20,7 @@ SAYS = {"srun": "slurmstepd: error: x\n", "torchrun": "torchrun started\n", "ray
 def judged(tmp_path, log: str, script: str = "") -> Case:
     (tmp_path / "job.log").write_text(log)
     (tmp_path / "job.sh").write_text(script)
-    brought = Brought(logs=(str(tmp_path / "job.log"),), scripts=(str(tmp_path / "job.sh"),) if script else ())
+    brought = Material(logs=(str(tmp_path / "job.log"),), scripts=(str(tmp_path / "job.sh"),) if script else ())
     return case(gather(brought, None, 0, lambda pids: None), "diagnose", "", "unknown")
 
 

@@ -650,7 +650,7 @@ class TestJoin:
         (folder / "rank1.log").write_text("step 3 done\n")
         quiet = told(folder)
         assert (quiet.kind, quiet.culprits, quiet.status) == ("unknown", (1,), "possible"), quiet.sentence
-        assert quiet.decides.startswith("ps ") and rules.hang_told(quiet).severity is Severity.UNKNOWN
+        assert quiet.decides.startswith("ps ") and rules.hang_finding(quiet).severity is Severity.UNKNOWN
         waited = [(folder / f"rank{rank}.log").read_text() for rank in (0, 2, 3)]
         for rank in (0, 2, 3):
             (folder / f"rank{rank}.log").write_text("step 3 done\nRuntimeError: [pair.cc:553] Connection closed by peer [192.0.2.1]:16279.\n")
@@ -661,7 +661,7 @@ class TestJoin:
         (folder / "rank1.log").write_text("step 3 done\nTraceback (most recent call last):\n    raise ValueError('x')\nValueError: x\n")
         raised = told(folder)
         assert (raised.kind, raised.culprits, raised.status) == ("dead", (1,), "likely")
-        advice = " ".join([raised.decides, *(x for r in rules.hang_told(raised).remedy for x in r.lines)])
+        advice = " ".join([raised.decides, *(x for r in rules.hang_finding(raised).remedy for x in r.lines)])
         assert "(Error|Exception): " in advice and "oom" not in advice, "a rank that raised was not killed by the kernel"
         (folder / "rank1.log").write_text("step 3 done\nKilled\n")
         assert "oom" in told(folder).decides

@@ -73,7 +73,7 @@ def test_advice_stands_there_once_and_is_not_what_was_just_done(fault):
 def test_where_no_dump_was_given_dumps_are_asked_for():
     told = rules_silence.HangVerdict("skipped", (1,), (0,), "rank 1 never came.", cause="collective-on-some-ranks-only", status="likely",
                       evidence=(Evidence("rank 0 waits in ALLREDUCE 7", "rank0.log line 3"),))
-    assert "nccl-runbook hang nccl-evidence" in rules.hang_told(told).remedy[0].lines
+    assert "nccl-runbook hang nccl-evidence" in rules.hang_finding(told).remedy[0].lines
 
 
 def test_what_is_no_log_is_counted_and_a_virtual_environment_left_alone(tmp_path):

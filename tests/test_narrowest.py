@@ -170,7 +170,7 @@ def test_where_every_pair_fails_no_part_is_named_and_what_was_not_seen_on_hardwa
     every = Pairs(3, [pair(a, b, hung(), hung()) for a, b in itertools.combinations(range(3), 2)])
     before = transports.judge_transports(failing(3))[0]
     for fault in (before, dataclasses.replace(before, evidence=(*before.evidence, NOT_SEEN))):
-        told = judge_culprits.narrowed(fault, every)
+        told = judge_culprits.with_pairs(fault, every)
         assert (told.cause, gpus_in(told.title), told.evidence.count(NOT_SEEN)) == (before.cause, [], 1) and "other pairs" not in told.title
 
 

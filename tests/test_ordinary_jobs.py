@@ -18,7 +18,7 @@ import live_worlds as worlds
 import ordinary_jobs as ordinary
 import pytest
 from nccl_runbook.case.answer import case
-from nccl_runbook.case.given import Brought, sort
+from nccl_runbook.case.given import Material, sort
 from nccl_runbook.case.read import gather
 from nccl_runbook.hang import judge as after
 from nccl_runbook.hang.live import (
@@ -111,14 +111,14 @@ def test_from_the_dumps_the_rank_is_named_and_no_innocent(seen: dict[str, Any], 
 def test_diagnose_leads_with_that_rank_live_and_after(seen: dict[str, Any], job: str) -> None:
     look, _, folder = seen[job]
     rank = f"rank {ordinary.JOBS[job]} "
-    for found in (gather(sort([str(folder)]), None, 0, lambda _: look), gather(Brought(pids=("1",)), None, 0, lambda _: look)):
+    for found in (gather(sort([str(folder)]), None, 0, lambda _: look), gather(Material(pids=("1",)), None, 0, lambda _: look)):
         told = case(found, "diagnose", "", "unknown")
         assert told.document.exit_code == 3 and told.lead and told.lead.id == "hang-told", told.document.sentence
         assert told.document.sentence.startswith(f"Broken: {rank}"), told.document.sentence
 
 
 def test_diagnose_calls_a_healthy_job_healthy(seen: dict[str, Any]) -> None:
-    told = case(gather(Brought(pids=("1",)), None, 0, lambda _: seen["healthy"][0]), "diagnose", "", "unknown").document
+    told = case(gather(Material(pids=("1",)), None, 0, lambda _: seen["healthy"][0]), "diagnose", "", "unknown").document
     assert (told.verdict, told.causes) == ("healthy", [])
 
 

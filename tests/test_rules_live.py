@@ -13,11 +13,11 @@ from pathlib import Path
 import live_samples as s
 import pytest
 from hypothesis import example, given, settings, strategies as st
-from nccl_runbook.case.given import Brought
+from nccl_runbook.case.given import Material
 from nccl_runbook.case.read import gather
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.facts import Hang
-from nccl_runbook.hang.judge import hang_told, judge_hang
+from nccl_runbook.hang.judge import hang_finding, judge_hang
 from nccl_runbook.hang.judge_silence import of_picture
 from nccl_runbook.hang.live import (
     ask_answers as live_answers,
@@ -770,7 +770,7 @@ def test_ranks_that_ended_within_the_look_are_not_looked_at_again() -> None:
 
 def test_the_process_of_the_one_rank_at_fault_is_in_the_lines_to_copy() -> None:
     stopped = told(s.look(s.rank(1, s.IN_ALL_REDUCE, "T", "do_signal_stop"), *waiting(0, 2, 3)))
-    finding = hang_told(of_picture(stopped), still=True, now=True)
+    finding = hang_finding(of_picture(stopped), still=True, now=True)
     assert finding.cause == "peer-stopped" and [line for r in finding.remedy for line in r.lines][0] == "kill -CONT 101"
     assert not any("PID" in line for r in finding.remedy for line in r.lines) and not any(e.source == "next" for e in finding.evidence)
 
@@ -784,7 +784,7 @@ def test_the_pid_of_a_recorded_look_is_in_no_line_to_copy() -> None:
     (old,) = with_command(judge_looks(looks), None)
     saved = judge_hang(Hang([], [], [], [], [], Logs([], "", {}, []), looks=looks))
     assert old.decides == saved.decides == "kill -CONT PID" and saved.pid == 101
-    finding = hang_told(of_picture(old), still=True)
+    finding = hang_finding(of_picture(old), still=True)
     assert [line for r in finding.remedy for line in r.lines] == ["kill -CONT PID", "cat /proc/PID/status | grep -E 'State|TracerPid'"]
     assert not any(e.source == "next" for e in finding.evidence), "it is the remedy"
     busy = with_command(judge_looks([s.look(*waiting(0, 1, 2), s.rank(3, [], "D", "folio_wait"))]), None)
@@ -795,7 +795,7 @@ def test_with_several_hosts_a_line_about_one_process_names_its_host() -> None:
     looks = on_two_hosts(*STOPPED[:3], STOPPED[3])
     (old,) = with_command(judge_looks(looks), None)
     assert old.decides == "kill -CONT PID   # on node2" and of_picture(old).host == "node2"
-    lines = [line for r in hang_told(of_picture(old), still=True).remedy for line in r.lines]
+    lines = [line for r in hang_finding(of_picture(old), still=True).remedy for line in r.lines]
     assert all(line.endswith("   # on node2") for line in lines) and old.decides in lines
     assert of_picture(told(s.look(*STOPPED))).host == ""
 
@@ -804,7 +804,7 @@ def test_with_several_hosts_a_line_about_one_process_names_its_host() -> None:
 def test_whether_a_line_is_about_one_process_stands_in_the_table(cause: str, filled: bool) -> None:
     """And not in the words around it."""
     stopped = dataclasses.replace(of_picture(told(s.look(*STOPPED))), cause=cause)
-    lines = [line for r in hang_told(stopped, now=True).remedy for line in r.lines if "101" in line or "PID" in line]
+    lines = [line for r in hang_finding(stopped, now=True).remedy for line in r.lines if "101" in line or "PID" in line]
     assert lines and all(("101" in line) == filled and ("EACH_PID" in line) != filled for line in lines), lines
 
 
@@ -872,7 +872,7 @@ def test_every_job_that_hangs_here_is_named() -> None:
     """The worst leads; that is no reason to be silent about another one."""
     ranks = [s.rank(n, s.SAVING if n == 3 else s.IN_ALL_REDUCE, "R" if n == 3 else "S", cpu_s=3.0 * (n == 3)) for n in range(4)]
     other = [dataclasses.replace(one, job="localhost:29501 in net:[1]", pid=one.pid + 1000) for one in ranks]
-    alone, both = (gather(Brought(), None, 0, lambda _, here=here: s.look(*here)).records[0].findings
+    alone, both = (gather(Material(), None, 0, lambda _, here=here: s.look(*here)).records[0].findings
                    for here in (ranks, ranks + other))
     assert [f.id for f in alone] == ["hang-told"] and [f.id for f in both] == ["hang-told", "another-job-hangs"]
     assert both[1].remedy[0].lines[0].split()[-1] in {str(one.pid) for one in ranks + other}

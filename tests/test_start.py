@@ -19,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
 from nccl_runbook.case.answer import Case, case, of_start
-from nccl_runbook.case.given import Brought
+from nccl_runbook.case.given import Material
 from nccl_runbook.case.judge import plan
 from nccl_runbook.case.read import Start, collect_start, logs_of
 from nccl_runbook.case.table import Answer, card
@@ -169,7 +169,7 @@ def test_notebooks_page_and_terminal_say_the_same_first_line(tmp_path, monkeypat
     if log != "dumps":
         path.write_text(log)
     paths = (str(path),) * bool(log)
-    told = case(logs_of(Brought(logs=paths, words=(symptom,) * bool(symptom)), None), "triage", "", "unknown")
+    told = case(logs_of(Material(logs=paths, words=(symptom,) * bool(symptom)), None), "triage", "", "unknown")
     for notebook in ("00-start", "07-logs"):
         out = tmp_path / f"{notebook}.ipynb"
         given = {"run_dir": str(tmp_path), "log": "".join(paths), "symptom": symptom}

@@ -15,7 +15,7 @@ import papermill
 import pytest
 import score
 from nccl_runbook.case.answer import case
-from nccl_runbook.case.given import Brought
+from nccl_runbook.case.given import Material
 from nccl_runbook.case.read import logs_of
 from nccl_runbook.causes.causes import causes, fitting, for_launcher
 from nccl_runbook.causes.tables import table
@@ -233,7 +233,7 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
     ("nothing that anybody knows", "unknown", "Unknown: 1 line read, but this does not look like the log of a GPU job.")])
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")
-    told = case(logs_of(Brought(logs=(str(tmp_path / "job.log"),)), None), "triage", "", "unknown").document
+    told = case(logs_of(Material(logs=(str(tmp_path / "job.log"),)), None), "triage", "", "unknown").document
     assert (told.verdict, told.sentence.replace(f"{tmp_path.name}/", "")) == (verdict, sentence)
     assert verdict_of(answer(logs).findings) == verdict, "07-logs and the page say the same"
 

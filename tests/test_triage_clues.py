@@ -232,9 +232,9 @@ def test_memory_of_the_first_gpu_that_other_processes_hold_is_not_simply_exhaust
 def test_the_first_gpu_is_held_where_a_process_of_another_one_is_listed_there_beside_its_own(tmp_path, rows, lines):
     """nvidia-smi's list of processes: (GPU, pid); the lines that are quoted."""
     logs = read(tmp_path, "".join(f"|    {gpu}   N/A  N/A            {pid}      C   python                  612MiB |\n" for gpu, pid in rows))
-    pointers = judge_gpus.first_gpu_is_held(logs)
-    assert [[line.line for line in p.evidence] for p in pointers] == [lines] * bool(lines)
-    assert {(p.cause, p.status) for p in pointers} <= {("device-not-set-per-rank", "likely")}
+    indications = judge_gpus.first_gpu_is_held(logs)
+    assert [[line.line for line in p.evidence] for p in indications] == [lines] * bool(lines)
+    assert {(p.cause, p.status) for p in indications} <= {("device-not-set-per-rank", "likely")}
 
 
 @pytest.mark.parametrize("held, status", [

@@ -191,7 +191,7 @@ class Step:
 
     def _not_here(self) -> list[Finding]:
         """A finding that GPUs were named and none is present: the runs say nothing about them."""
-        named, missing = self.told("gpus").strip(), self.record.judged.torch and not self.record.judged.gpus
+        named, judged = self.parameter("gpus").strip(), self.record.judged
         return (
             [
                 Finding(
@@ -200,7 +200,7 @@ class Step:
                     f"no rank ran on GPUs {named}, because CUDA shows no GPU here",
                 )
             ]
-            if missing and named not in ("", "all")
+            if judged.torch and not judged.gpus and named not in ("", "all")
             else []
         )
 
@@ -283,9 +283,9 @@ class Step:
     def named_gpus(self) -> int:
         """Number of GPUs that ``gpus`` names, present or not; 0 for all. ValueError if it is no list of
         GPUs."""
-        return sum(last - first + 1 for first, last in gpu_ranges(self.told("gpus")))
+        return sum(last - first + 1 for first, last in gpu_ranges(self.parameter("gpus")))
 
-    def told(self, name: str) -> str:
+    def parameter(self, name: str) -> str:
         """A text parameter; in a replay the recorded one if this is empty."""
         return str(self.parameters.get(name) or self.record.parameters.get(name, ""))
 

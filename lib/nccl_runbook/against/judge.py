@@ -45,7 +45,7 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
     )
     shown = tuple(t for t in times if "few" not in t.says or t.unit == "s" and t.good[0] + t.bad[0])
     both = [was.settings[kind].keys() & now.settings[kind] for kind in was.settings.keys() & now.settings]
-    return _told(Comparison("", shown, differences, sum(map(len, both)), good_is=was.problem, line=line))
+    return _in_order(Comparison("", shown, differences, sum(map(len, both)), good_is=was.problem, line=line))
 
 
 def explained(compared: Comparison, lead: Finding | None) -> Comparison:
@@ -71,7 +71,7 @@ def explained(compared: Comparison, lead: Finding | None) -> Comparison:
         return dataclasses.replace(d, could_explain=False, is_tested=is_sure, why=why)
 
     differences = tuple(map(judged, compared.differences))
-    return _told(dataclasses.replace(compared, differences=differences, of=f"the {what} ({name})"))
+    return _in_order(dataclasses.replace(compared, differences=differences, of=f"the {what} ({name})"))
 
 
 def _time(kind: str, good: list[float], bad: list[float]) -> TimeChange:
@@ -150,7 +150,7 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
 
 
 # the same with its sentence, and the differences in order: what could explain most first
-def _told(compared: Comparison) -> Comparison:
+def _in_order(compared: Comparison) -> Comparison:
     differences = sorted(
         compared.differences,
         key=lambda d: (not d.could_explain, d.is_tested, [*_KINDS].index(d.kind), d.name),

@@ -147,11 +147,11 @@ class _Reader:
                 kind: {name: sorted(values) for name, values in sorted(by.items())}
                 for kind, by in self._settings.items()
             },
-            len(self._comms),
-            max(self._syncs.values(), default=0),
-            {kind: values for kind, values in self._times.items() if values},
-            sorted(set(self._steps)),
-            sorted(self._variables_from),
+            communicators=len(self._comms),
+            syncs=max(self._syncs.values(), default=0),
+            times={kind: values for kind, values in self._times.items() if values},
+            steps=sorted(set(self._steps)),
+            variables_from=sorted(self._variables_from),
         )
 
 

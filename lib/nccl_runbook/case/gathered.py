@@ -47,14 +47,14 @@ def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
     as read)."""
     if hang is None or isinstance(hang, Gap):
         return None, logs
-    from nccl_runbook.hang.judge import hang_told, judge_hang
+    from nccl_runbook.hang.judge import hang_finding, judge_hang
     from nccl_runbook.hang.table import tables
 
     verdict = judge_hang(hang)
     sure = f" ({verdict.status})" if verdict.status in ("possible", "likely") else ""
     dumps = Dumps(
         f"{verdict.kind}: {verdict.sentence}{sure}",
-        hang_told(verdict, hang.logs.launcher),
+        hang_finding(verdict, hang.logs.launcher),
         tables(hang, verdict.culprits, verdict.group),
         verdict.decides,
     )

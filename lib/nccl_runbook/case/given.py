@@ -18,7 +18,7 @@ from nccl_runbook.report.run import RECORDS
 
 
 @dataclasses.dataclass(frozen=True)
-class Brought:
+class Material:
     """What was given, by its reader. ``logs``: also dumps, stacks, archives, answers of RAS; ``scripts``:
     launch scripts and lists of variables; ``allocations``: also launch lines; ``words``: error texts and
     symptoms."""
@@ -50,9 +50,9 @@ def is_path(word: str) -> bool:
     return bool(_PATH.fullmatch(word))
 
 
-def sort(given: Iterable[str]) -> Brought:
+def sort(given: Iterable[str]) -> Material:
     """Everything by its kind; a path that does not exist goes to the log reader, which reports it."""
-    return Brought(
+    return Material(
         **{
             what: tuple(dict.fromkeys(names))
             for what, names in grouped(pair for one in given for pair in _recognised(one)).items()

@@ -8,7 +8,7 @@ from pathlib import Path
 from nccl_runbook.against import judge, read
 from nccl_runbook.against.facts import Comparison, RunProfile
 from nccl_runbook.case.answer import beside, case
-from nccl_runbook.case.given import Brought, sort
+from nccl_runbook.case.given import Material, sort
 from nccl_runbook.case.read import left_by
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.records import Record, RecordError, load_all, save
@@ -20,12 +20,12 @@ from nccl_runbook.report.verdict_document import VerdictDocument
 from nccl_runbook.report.verdict_sentence import AGAINST_STEP, START_STEP
 
 
-def compared_with(given: Sequence[str], brought: Brought) -> Comparison | None:
+def compared_with(given: Sequence[str], material: Material) -> Comparison | None:
     """A good run beside what was brought; None if nothing of one is ``given``. RecordError if nothing can be
     compared; otherwise as in profile_of."""
     if not given:
         return None
-    bad, logs = profile_of(brought), [*given, *brought.logs]
+    bad, logs = profile_of(material), [*given, *material.logs]
     line = f"nccl-runbook ab log:{logs[0]} log:{logs[1]}" if bad.files and len(logs) == 2 else ""
     return judge.compare(good_run(given, bad.steps), bad, line)
 
@@ -46,14 +46,14 @@ def good_run(given: Sequence[str], steps: Iterable[str]) -> RunProfile:
     return dataclasses.replace(profile, problem=document.sentence if is_bad else "")
 
 
-def profile_of(brought: Brought) -> RunProfile:
+def profile_of(material: Material) -> RunProfile:
     """Logs, records and scripts of a run as one profile; ValueError (or its subclass RecordError) for an
     unreadable record."""
-    read_roles = map(read_file.read, (*brought.scripts, *brought.configurations))
+    read_roles = map(read_file.read, (*material.scripts, *material.configurations))
     roles = [to_json(role) for role in read_roles if not isinstance(role, Gap)]
-    records = [record for path in brought.records for record in load_all(Path(path))]
+    records = [record for path in material.records for record in load_all(Path(path))]
     named = Record(step="script", started="", facts={"environment": {"roles": roles}})
-    logs = [p for p in brought.logs if p != "-"]
+    logs = [p for p in material.logs if p != "-"]
     return read.collect(logs, limit=Limit(), records=[*records, *([named] if roles else [])])
 
 

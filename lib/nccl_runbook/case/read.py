@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from nccl_runbook.against.facts import Comparison
 from nccl_runbook.case.gathered import Gathered, of_logs
-from nccl_runbook.case.given import Brought
+from nccl_runbook.case.given import Material
 from nccl_runbook.case.judge import (
     DUMPS,
     met,
@@ -59,7 +59,7 @@ def hang_of(logs: Logs, paths: Sequence[str] | str, limit: Limit) -> Hang | None
 
 
 def gather(
-    brought: Brought,
+    material: Material,
     stdin: BinaryIO | None,
     gpus: int,
     look: Callable[[list[int]], Live],
@@ -68,32 +68,32 @@ def gather(
     """The judgement of each subject. ``gpus``: of a node, 0 if unknown; ``look``: at these processes, or at
     every rank; ``compared``: with a good run. ValueError for a process, allocation or record that cannot be
     read."""
-    gathered = left_by(brought, stdin, gpus, compared)
-    if brought.pids or brought == Brought():
-        gathered.records.extend(_live([look([int(p) for p in brought.pids])], here=True))
+    gathered = left_by(material, stdin, gpus, compared)
+    if material.pids or material == Material():
+        gathered.records.extend(_live([look([int(p) for p in material.pids])], here=True))
     return gathered
 
 
 def left_by(
-    brought: Brought,
+    material: Material,
     stdin: BinaryIO | None = None,
     gpus: int = 0,
     compared: Comparison | None = None,
 ) -> Gathered:
     """The judgement of what a job left, without a look at processes. ``compared``: with a good run."""
     gathered = (
-        logs_of(brought, stdin, compared)
-        if brought.logs or brought.words
+        logs_of(material, stdin, compared)
+        if material.logs or material.words
         else Gathered([], compared=compared)
     )
-    plans = [*_plans(brought, gpus)]
-    settings = [*_settings(brought.scripts, brought.configurations, gathered.variables, gathered.logs)]
+    plans = [*_plans(material, gpus)]
+    settings = [*_settings(material.scripts, material.configurations, gathered.variables, gathered.logs)]
     # a launch that is planned need not set a variable
     gathered.records.extend(
         [
             *(r for r in settings if not plans or {f.id for f in r.findings} != {"nothing-read"}),
             *plans,
-            *(_recorded(brought.records) if brought.records else ()),
+            *(_recorded(material.records) if material.records else ()),
         ]
     )
     return gathered
@@ -108,11 +108,11 @@ def _recorded(paths: Iterable[str]) -> list[Record]:
     return [*_live(looks), *(r for r in loaded if not looks or "live" not in r.facts)]
 
 
-def logs_of(brought: Brought, stdin: BinaryIO | None, compared: Comparison | None = None) -> Gathered:
+def logs_of(material: Material, stdin: BinaryIO | None, compared: Comparison | None = None) -> Gathered:
     """The judgement of what was printed and reported. ``compared``: with a good run."""
     limit = Limit()
-    logs = collect([*brought.logs], "\n".join(brought.words), stdin, limit)
-    return of_logs(logs, hang_of(logs, [p for p in brought.logs if p != "-"], limit), compared)
+    logs = collect([*material.logs], "\n".join(material.words), stdin, limit)
+    return of_logs(logs, hang_of(logs, [p for p in material.logs if p != "-"], limit), compared)
 
 
 def _settings(
@@ -137,9 +137,9 @@ def _settings(
         yield of_findings(SETTINGS, [met(f, job.logs) for f in findings] if job else findings)
 
 
-def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
+def _plans(material: Material, gpus: int) -> Iterator[Record]:
     """Each allocation that was named; what holds none has nothing to say here."""
-    named = (*brought.allocations, *brought.scripts, *brought.configurations)
+    named = (*material.allocations, *material.scripts, *material.configurations)
     if not named:
         return
     from nccl_runbook.plan.allocation.areal_rules import newest
@@ -153,7 +153,7 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
         try:
             plans += plans_of(os.path.expanduser(target), Site(gpus, "", 0, ""), newest())[0]
         except ValueError as error:
-            if target in brought.allocations:
+            if target in material.allocations:
                 raise
             if re.search("--gpus|not readable as YAML at line", str(error)):
                 findings.append(
@@ -168,7 +168,7 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
 
 
 def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
-    from nccl_runbook.hang.judge import hang_told
+    from nccl_runbook.hang.judge import hang_finding
     from nccl_runbook.hang.judge_silence import of_picture
     from nccl_runbook.hang.live import judge as live
     from nccl_runbook.hang.live.judge_hosts import together
@@ -178,7 +178,7 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
     if not any(one.ranks for one in looks):
         return
     first, *others = jobs = live.with_command(live.judge_looks(together(looks)), [] if here else None)
-    lead = hang_told(of_picture(first), still=True, now=here)
+    lead = hang_finding(of_picture(first), still=True, now=here)
     yield of_findings(
         DUMPS,
         [

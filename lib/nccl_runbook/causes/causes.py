@@ -110,7 +110,7 @@ NOT_SEEN = Evidence(
 )
 
 
-def usual(
+def remedies_for(
     cause: str,
     status: str | None = None,
     lines: Sequence[str] = (),
@@ -139,4 +139,4 @@ def in_logs(line: str, logs: Sequence[str]) -> str:
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
     """Remedies of a cause, which may be those of a message; NOTHING_KNOWN if there is no cause, or it has
     none."""
-    return usual(cause.id, status, rows=cause.remedy) if cause and cause.remedy else (NOTHING_KNOWN,)
+    return remedies_for(cause.id, status, rows=cause.remedy) if cause and cause.remedy else (NOTHING_KNOWN,)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from nccl_runbook.against.table import tables
 from nccl_runbook.case.answer import Case, case
 from nccl_runbook.case.gathered import NO_RANK, Gathered
-from nccl_runbook.case.given import Brought, sort
+from nccl_runbook.case.given import Material, sort
 from nccl_runbook.case.good_run import compared_with
 from nccl_runbook.case.read import gather
 from nccl_runbook.case.table import text
@@ -63,12 +63,12 @@ def diagnose(
     is known, and what to change."""
     stop.end()
     answer.named(against)
-    brought, gathered = _gathered(list(given or ()), gap, gpus or 0, against)
+    material, gathered = _gathered(list(given or ()), gap, gpus or 0, against)
     if not gathered.records and not given and sys.stdin.isatty():
-        brought, gathered = _gathered(
+        material, gathered = _gathered(
             [answer.typer.prompt("A path, or the error text")], gap, gpus or 0, against
         )
-    if not gathered.records and given and not brought.pids:
+    if not gathered.records and given and not material.pids:
         answer.leave(
             f"{', '.join(given)}: nothing in it is a log, a dump, a launch script or a configuration"
         )
@@ -80,10 +80,10 @@ def diagnose(
     judged = case(gathered, "diagnose", answer.command(), fail_on)
     from nccl_runbook.environment.change import diff_of
 
-    diff = diff_of(judged.lead, (*brought.scripts, *brought.configurations))
+    diff = diff_of(judged.lead, (*material.scripts, *material.configurations))
     shown = "\n\n".join([text(judged, diff), *map(repr, tables(judged.found.compared))])
     answer.end(
-        _document(judged, brought, diff) if json else shown,
+        _document(judged, material, diff) if json else shown,
         judged.document.exit_code,
         html,
         lambda: answer.index(
@@ -92,25 +92,25 @@ def diagnose(
     )
 
 
-def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
+def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Material, Gathered]:
     from nccl_runbook.look import live
 
     done = threading.Event()
     threading.Thread(target=_while_reading, args=[done, any(map(os.path.isdir, given))], daemon=True).start()
     try:
         # an empty variable of the shell
-        brought = (
+        material = (
             sort(given)
             if all(map(str.strip, given))
             else answer.leave("one of the names is empty (an unset shell variable?)")
         )
-        answer.named(list(brought.logs), one=True)
-        return brought, gather(
-            brought,
-            piped(sys.stdin.fileno()) if "-" in brought.logs else None,
+        answer.named(list(material.logs), one=True)
+        return material, gather(
+            material,
+            piped(sys.stdin.fileno()) if "-" in material.logs else None,
             gpus,
             lambda pids: live.look(live.checked_pids(pids), gap_s, answer.say),
-            compared_with(against, brought),
+            compared_with(against, material),
         )
     except ValueError as error:  # also a file that is no valid record
         answer.leave(error)
@@ -124,7 +124,7 @@ def _while_reading(done: threading.Event, is_folder: bool) -> None:
             answer.say(f"still {Limit.now} (files are read for at most {READ_S:g} s; Ctrl-C ends it)")
 
 
-def _document(judged: Case, brought: Brought, diff: str) -> dict[str, Any]:
+def _document(judged: Case, material: Material, diff: str) -> dict[str, Any]:
     """What --json prints; its schema is schemas/diagnose.json."""
     document = judged.document
     return {
@@ -140,6 +140,6 @@ def _document(judged: Case, brought: Brought, diff: str) -> dict[str, Any]:
         "collect": judged.collect,
         "not_looked_at": document.not_looked_at,
         "against": judged.found.compared,
-        "brought": {what: names for what, names in vars(brought).items() if names},
+        "brought": {what: names for what, names in vars(material).items() if names},
         "steps": [{"step": s.notebook, "status": s.status, "reason": s.reason} for s in document.steps],
     }

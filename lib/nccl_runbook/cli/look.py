@@ -17,7 +17,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.core.records import Record, json_text, load_all, read
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.hang.judge import hang_told
+from nccl_runbook.hang.judge import hang_finding
 from nccl_runbook.hang.judge_silence import of_picture
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
@@ -87,7 +87,7 @@ def end(
     pictures = rules.with_command(pictures, pids)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
-    findings = [hang_told(of_picture(p), still=True, now=pids is not None) for p in pictures] or [NO_RANK]
+    findings = [hang_finding(of_picture(p), still=True, now=pids is not None) for p in pictures] or [NO_RANK]
     shown = look_live.text(pictures, looks) if pictures else findings[0].title
     asked = [p.decides for p in pictures]  # stands there as what comes next
     fixes = [line for f in findings for r in f.remedy if not {*asked} & {*r.lines} for line in remedy(r)]

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from nccl_runbook.against.table import tables
 from nccl_runbook.case.answer import Case, case
 from nccl_runbook.case.gathered import Dumps
-from nccl_runbook.case.given import Brought
+from nccl_runbook.case.given import Material
 from nccl_runbook.case.good_run import compared_with
 from nccl_runbook.case.read import logs_of
 from nccl_runbook.case.table import text as answer_text
@@ -51,12 +51,12 @@ def triage(
     if not context or against:
         answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
-    brought = Brought(logs=tuple(paths), words=(context,) if context else ())
+    material = Material(logs=tuple(paths), words=(context,) if context else ())
     try:
-        compared = compared_with(against, brought)
+        compared = compared_with(against, material)
     except ValueError as error:  # what was left of the good run cannot be compared
         answer.leave(error)
-    logs = logs_of(brought, piped(sys.stdin.fileno()) if "-" in paths else None, compared)
+    logs = logs_of(material, piped(sys.stdin.fileno()) if "-" in paths else None, compared)
     judged = case(logs, "triage", answer.command(), fail_on)
     answer.end(
         document(judged) if json else text(judged),
@@ -113,11 +113,11 @@ def _of_dumps(dumps: Dumps) -> Hypothesis:
     return Hypothesis(
         cause.id,
         finding.status,
-        cause.title,
-        cause.says,
-        tuple(LogLine(e.source, 0, e.text) for e in evidence),
-        finding.remedy,
-        Decides(cause.decides[0], "", dumps.next),
+        title=cause.title,
+        says=cause.says,
+        evidence=tuple(LogLine(e.source, 0, e.text) for e in evidence),
+        remedy=finding.remedy,
+        decides=Decides(cause.decides[0], "", dumps.next),
     )
 
 

@@ -17,7 +17,7 @@ import ipywidgets as w
 
 from nccl_runbook.case.answer import Case, case as add_up
 from nccl_runbook.case.gathered import Gathered
-from nccl_runbook.case.given import Brought
+from nccl_runbook.case.given import Material
 from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.case.table import card
 from nccl_runbook.cockpit import arguments, command_line, notebooks_here
@@ -50,7 +50,7 @@ class Cockpit:
     def __init__(self, namespace: MutableMapping[str, Any]) -> None:
         self.namespace = namespace
         self.notebooks = notebooks_here()
-        self.looks, self.brought, self.gathered = Looks(), Brought(), Gathered([])
+        self.looks, self.material, self.gathered = Looks(), Material(), Gathered([])
         # the symptom, what was given, and GPUs per node; why they cannot be read
         self.asked, self.answered, self.wrong, self.none_here = NOTHING, NOTHING, "", False
         self.gpus: int | None = None  # of a run here; None if unknown
@@ -107,8 +107,8 @@ class Cockpit:
     def _answer(self, asked: tuple[str, str, int]) -> None:
         """Read what was given; once the processes that were looked at have ended, show that, too."""
         self.read(asked)
-        if self.brought.pids:
-            while asked == self.asked and not has_ended(self.brought):
+        if self.material.pids:
+            while asked == self.asked and not has_ended(self.material):
                 time.sleep(ENDED_S)
             self.draw()
 
@@ -133,10 +133,10 @@ class Cockpit:
         with _reading:
             if asked != self.asked:
                 return
-            brought, gathered, wrong = Brought(), Gathered([]), ""
+            material, gathered, wrong = Material(), Gathered([]), ""
             try:
                 folder = Path(os.environ.get(RUN_DIR_VARIABLE) or outputs_root())
-                brought, gathered = read(
+                material, gathered = read(
                     [*filter(None, asked[:1]), *items(asked[1], outputs_root().parent, folder / PASTED)],
                     asked[2],
                     self.looks,
@@ -145,12 +145,12 @@ class Cockpit:
                 wrong = str(error)
         with _lock:
             if asked == self.asked:
-                words = (x for x in brought.words if x != self._symptom())
+                words = (x for x in material.words if x != self._symptom())
                 self.namespace.update(
-                    log=":".join(brought.logs),
+                    log=":".join(material.logs),
                     symptom="\n".join(filter(None, [self.fields["symptom"].value, *words])),
                 )
-                self.brought, self.gathered, self.wrong = brought, gathered, wrong
+                self.material, self.gathered, self.wrong = material, gathered, wrong
                 self.answered = asked
                 if not wrong:
                     self._propose()
@@ -172,7 +172,7 @@ class Cockpit:
         if answer.test is None:
             return answer
         here = dataclasses.replace(answer.test, about_s=self._seconds(answer.test.steps))
-        is_gone = has_ended(self.brought) and not here.steps  # a process that is gone cannot be asked
+        is_gone = has_ended(self.material) and not here.steps  # a process that is gone cannot be asked
         return dataclasses.replace(answer, test=None if is_gone else here)
 
     def _seconds(self, steps: Sequence[str]) -> int:
@@ -199,7 +199,9 @@ class Cockpit:
     def values(self) -> dict[str, Any]:
         """The values for a run: plain variables, and the steps that read what was given, so that its page
         holds the answer."""
-        read = [r.step for r in self.gathered.records if r.step in (DUMPS, LOGS)] if self.brought.logs else []
+        read = (
+            [r.step for r in self.gathered.records if r.step in (DUMPS, LOGS)] if self.material.logs else []
+        )
         return {**self.namespace, "steps": [*self._ticked(), *read] if self.namespace["steps"] else []}
 
     def draw(self) -> None:
@@ -241,9 +243,9 @@ class Cockpit:
                 "first": first,
                 "is_read": self.answered == self.asked,
                 "names_pids": "pid:" in self.asked[1],
-                "is_looked_at": bool(self.brought.pids),
-                "has_ended": has_ended(self.brought),
-                "has_no_ranks": self.none_here or self.brought.pids and not self.gathered.records,
+                "is_looked_at": bool(self.material.pids),
+                "has_ended": has_ended(self.material),
+                "has_no_ranks": self.none_here or self.material.pids and not self.gathered.records,
                 "taken": self.looks.last.taken[11:19] if self.looks.last else "",
                 "line": "" if refused or not self._ticked() else command_line(self.values(), self.notebooks),
                 "seconds": seconds,

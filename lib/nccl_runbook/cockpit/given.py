@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nccl_runbook.case.gathered import Gathered
-from nccl_runbook.case.given import Brought, is_path, sort
+from nccl_runbook.case.given import Material, is_path, sort
 from nccl_runbook.case.read import gather
 from nccl_runbook.cockpit.looks import PID, Looks
 from nccl_runbook.core.records import write_text
@@ -44,17 +44,17 @@ def _named(line: str, root: Path) -> list[str]:
     return [str(path) for path in paths] if names and (any(there) or len(words) > 1) else []
 
 
-def read(words: Sequence[str], gpus: int, looks: Looks) -> tuple[Brought, Gathered]:
+def read(words: Sequence[str], gpus: int, looks: Looks) -> tuple[Material, Gathered]:
     """What was given, sorted and judged. ``gpus``: of a node, 0 if unknown. ValueError for a missing path, an
     unreadable file, or a process that does not run."""
     if not words:
-        return Brought(), Gathered([])
-    brought = sort(words)
-    for path in brought.logs:
+        return Material(), Gathered([])
+    material = sort(words)
+    for path in material.logs:
         if not os.path.lexists(os.path.expanduser(path)):
             raise ValueError(f"there is no file {path}")
-    gathered = gather(brought, None, gpus, looks.at)
+    gathered = gather(material, None, gpus, looks.at)
     files = gathered.logs.logs.files if gathered.logs else []
     if files and not gathered.dumps and all(file.problem for file in files):
         raise ValueError("; ".join(f"{file.name} {file.problem}" for file in files[:MOST_SHOWN]))
-    return brought, gathered
+    return material, gathered

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from nccl_runbook.case.given import Brought
+from nccl_runbook.case.given import Material
 from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.ask_proc import runs
 from nccl_runbook.hang.live.facts import Live
@@ -40,6 +40,6 @@ class Looks:
         return "\n".join([*kept, *(f"pid:{pid}" for pid in self._found)])
 
 
-def has_ended(brought: Brought) -> bool:
+def has_ended(material: Material) -> bool:
     """Whether processes were given, and none of them runs any more."""
-    return bool(brought.pids) and not any(runs(int(pid)) for pid in brought.pids)
+    return bool(material.pids) and not any(runs(int(pid)) for pid in material.pids)

@@ -179,8 +179,11 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
     missed = max(r.high, 1 / r.low)
     if r.n < ENOUGH_PAIRS and not r.is_sure and not (r.holds_one and missed <= TELLING):
         more = "use --rounds 3" if len(c.samples) == c.wanted else "give them more time with --budget"
-        text = f"too few runs to compare: {more} ({name}: B against A: {medians})"
-        return Finding("too-few-runs", Severity.UNKNOWN, text)
+        return Finding(
+            "too-few-runs",
+            Severity.UNKNOWN,
+            f"too few runs to compare: {more} ({name}: B against A: {medians})",
+        )
     if r.holds_one and missed > TELLING:
         return Finding(
             "no-difference",

@@ -28,8 +28,8 @@ def judge_edges(edges: Edges | Gap) -> list[Finding]:
             f"{_where(edges)}: {_what(bad[0])}{'' if edges.on_gpus else ', in a rehearsal on the CPU'}",
             tuple(_seen(edges, e) for e in bad),
             remedies(causes().get(cause or "gpu-or-link-fault"), status),
-            cause,
-            status if cause else None,
+            cause=cause,
+            status=status if cause else None,
         )
     ]
 

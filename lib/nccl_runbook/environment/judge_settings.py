@@ -241,6 +241,6 @@ def xids_seen(host: Host) -> Iterator[Finding]:
                     ("sudo dmesg -T | grep -i xid",),
                 ),
             ),
-            "gpu-or-link-fault",
-            "possible",
+            cause="gpu-or-link-fault",
+            status="possible",
         )

@@ -19,7 +19,7 @@ from nccl_runbook.core.share import learn
 from nccl_runbook.environment.facts import Role
 from nccl_runbook.logs.file import text_of
 from nccl_runbook.scripts import counts
-from nccl_runbook.scripts.read import read as read_script, worked_out
+from nccl_runbook.scripts.read import read as read_script, with_arithmetic
 
 # what Linux gives a process at most, with its arguments: a quarter of 8 MiB of stack (execve(2))
 MOST_BYTES = 2 << 20
@@ -181,7 +181,7 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
             row if "\0" in text or _LIVE_COMMENT.match(row) else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
         )
         if "$((" in line:
-            line = worked_out(line, {n: v for n, (v, _) in values.items()})
+            line = with_arithmetic(line, {n: v for n, (v, _) in values.items()})
         if toml:
             line = re.sub(r"((?:^|[{,])\s*[\w.-]+)\s*=\s*", r"\1=", line)
         for word in " ".join(_UNSET.findall(line)).split():

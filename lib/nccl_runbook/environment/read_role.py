@@ -82,8 +82,11 @@ def role_of(name: str, raw: Mapping[str, Any]) -> Role:
 
 def limits_of(limits: str | Gap) -> dict[str, str | Gap]:
     """Every limit that a field of Role names a row for, from the text of /proc/PID/limits."""
-    rows = {field.name: field.metadata.get("row") for field in dataclasses.fields(Role)}
-    return {name: limit_of(limits, row) for name, row in rows.items() if row}
+    return {
+        field.name: limit_of(limits, row)
+        for field in dataclasses.fields(Role)
+        if (row := field.metadata.get("row"))
+    }
 
 
 def _of(files: Mapping[str, Any], end: str) -> Any:

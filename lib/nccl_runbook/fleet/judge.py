@@ -38,11 +38,11 @@ def lines_of(night: Night, differing: Sequence[Difference], missing: Sequence[st
             Line(
                 night.name,
                 node,
-                status,
-                reason if status not in ("ok", "note") else "",
-                {step: ended[0] for step, ended in steps.items()},
-                list(dict.fromkeys(odd.get(node, []))),
-                different,
+                status=status,
+                reason=reason if status not in ("ok", "note") else "",
+                steps={step: ended[0] for step, ended in steps.items()},
+                odd=list(dict.fromkeys(odd.get(node, []))),
+                facts=different,
             )
         )
     return [*made, *(Line(night.name, node, MISSING, "no record") for node in missing)]
@@ -160,13 +160,13 @@ def fleet(night: Night, history: History, expected: list[str] | Gap) -> Fleet:
     return Fleet(
         night,
         nodes,
-        whole,
-        expected,
-        changes(history, night, lines),
-        failing,
-        flaky(failing, len(ever)),
-        missing,
-        differing,
+        history=whole,
+        expected=expected,
+        changes=changes(history, night, lines),
+        rates=failing,
+        flaky=flaky(failing, len(ever)),
+        last_answers=missing,
+        differing=differing,
     )
 
 

@@ -26,7 +26,9 @@ def rates(history: History) -> list[Rate]:
         count = len(failed_in)
         low, high = wilson(count, tested[node])
         by_chance = chance(count, tested[node], all_failed, len(lines))
-        made.append(Rate(node, count, tested[node], low, high, by_chance, max(failed_in)))
+        made.append(
+            Rate(node, count, tested=tested[node], low=low, high=high, chance=by_chance, last=max(failed_in))
+        )
     return sorted(made, key=lambda rate: (rate.chance, rate.node))
 
 

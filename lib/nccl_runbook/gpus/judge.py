@@ -46,8 +46,8 @@ def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
                     _clear_lines(machine),
                 ),
             ),
-            "visible-devices-wrong",
-            "established",
+            cause="visible-devices-wrong",
+            status="established",
         )
 
 
@@ -76,8 +76,8 @@ def gpus_hidden(machine: Machine) -> Iterator[Finding]:
                         _clear_lines(machine),
                     ),
                 ),
-                "visible-devices-wrong",
-                "possible",
+                cause="visible-devices-wrong",
+                status="possible",
             )
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
@@ -65,8 +65,8 @@ def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
             f"a rank cannot start CUDA: {row['means']}",
             (quote,),
             gpu_health.remedies(row),
-            row["cause"],
-            "established",
+            cause=row["cause"],
+            status="established",
         )
     elif missing := _unusable_files(machine):
         yield Finding(
@@ -74,9 +74,9 @@ def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
             Severity.BROKEN,
             f"a rank cannot start CUDA: {missing[0]}",
             (quote, *(Evidence(m, "gpus.surroundings.files") for m in missing)),
-            usual("container-gpu-access"),
-            "container-gpu-access",
-            "likely",
+            remedies_for("container-gpu-access"),
+            cause="container-gpu-access",
+            status="likely",
         )
     else:
         yield Finding(
@@ -142,7 +142,7 @@ def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
             + (f"; GPU {', '.join(missing)} is left out" if missing else ""),
             (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"), *blocked),
             *(
-                (usual("container-gpu-access"), "container-gpu-access", "likely")
+                (remedies_for("container-gpu-access"), "container-gpu-access", "likely")
                 if blocked
                 else ((kernel_log,), "gpu-or-link-fault", "possible")
             ),

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.causes.tables import table, version
 from nccl_runbook.core.facts import Gap, grouped, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
@@ -109,8 +109,8 @@ def faults(machine: Machine) -> Iterator[Finding]:
                     for g in shown
                 ),
                 remedies(row, [g.nvml_index for g in shown]),
-                row.get("cause"),
-                row.get("status"),
+                cause=row.get("cause"),
+                status=row.get("status"),
             )
     yield from by_title.values()
 
@@ -129,7 +129,9 @@ def remedies(row: Mapping[str, Any], gpus: Sequence[int] = ()) -> tuple[Remedy, 
         )
         for name, r in table("gpus/faults")["remedy"].items()
     }
-    return tuple(r for name in row["fix"] for r in (usual(row["cause"]) if name == "usual" else (own[name],)))
+    return tuple(
+        r for name in row["fix"] for r in (remedies_for(row["cause"]) if name == "usual" else (own[name],))
+    )
 
 
 def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
@@ -159,8 +161,8 @@ def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
                     ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",),
                 ),
             ),
-            "bus-id-collision",
-            "possible" if told_apart else "established",
+            cause="bus-id-collision",
+            status="possible" if told_apart else "established",
         )
 
 
@@ -206,8 +208,8 @@ def nvlink_without_peer_access(machine: Machine) -> Iterator[Finding]:
                     ("nvidia-smi topo -p2p r", "nvidia-smi topo -m"),
                 ),
             ),
-            "gpu-or-link-fault",
-            "possible",
+            cause="gpu-or-link-fault",
+            status="possible",
         )
 
 

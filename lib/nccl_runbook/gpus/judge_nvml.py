@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.machine.facts import DeviceFile, Machine, NvmlGpu
@@ -69,7 +69,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
                     "you",
                     "Run this in the container or allocation of the job. Containers get their GPUs when "
                     "they start:",
-                    usual("container-gpu-access")[0].lines,
+                    remedies_for("container-gpu-access")[0].lines,
                 ),
                 Remedy(
                     "you",
@@ -84,9 +84,9 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
             Severity.WARN,
             f"this host has {len(on_bus)} NVIDIA GPUs, but this container got none",
             quotes,
-            usual("container-gpu-access"),
-            "container-gpu-access",
-            "likely",
+            remedies_for("container-gpu-access"),
+            cause="container-gpu-access",
+            status="likely",
         )
     return Finding(
         "no-gpu-anywhere",
@@ -126,11 +126,15 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
     )
     inside = _in_container(machine)
     if "mismatch" in gap.detail:
-        cause, status, remedy = "driver-library-mismatch", "established", usual("driver-library-mismatch")
+        cause, status, remedy = (
+            "driver-library-mismatch",
+            "established",
+            remedies_for("driver-library-mismatch"),
+        )
     elif gap.reason == "timed-out":
         cause, status, remedy = "gpu-or-link-fault", "likely", (admin,)
     elif gap.reason in ("absent", "no-permission"):
-        cause, remedy = "container-gpu-access", usual("container-gpu-access")
+        cause, remedy = "container-gpu-access", remedies_for("container-gpu-access")
         status = "established" if inside else "likely"
     elif inside:
         cause, status, remedy = "container-gpu-access", "likely", (restart, admin)
@@ -162,12 +166,8 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
     elif refused:
         first = next(iter(refused.values()))
         has_timed_out = first.reason == "timed-out"
-        if has_timed_out or "lost" in first.detail or "requires restart" in first.detail:
-            cause = "gpu-or-link-fault"
-        elif first.reason == "no-permission":
-            cause = "container-gpu-access"
-        else:
-            cause = "nvml-call-failed"
+        is_lost = has_timed_out or "lost" in first.detail or "requires restart" in first.detail
+        otherwise = "container-gpu-access" if first.reason == "no-permission" else "nvml-call-failed"
         yield Finding(
             "nvml-refuses-a-gpu",
             Severity.BROKEN,
@@ -188,7 +188,7 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
                     (f"docker run --gpus '\"device={others(machine)}\"' IMAGE",),
                 ),
             ),
-            cause=cause,
+            cause="gpu-or-link-fault" if is_lost else otherwise,
             status="likely" if has_timed_out else "established",
         )
 

@@ -158,17 +158,25 @@ def _answer(door: str, job: Job, folder: Path, *given: str) -> Answer:
     )  # fmt: skip
     took_s = round(time.monotonic() - began, 1)
     if not ended.stdout:
-        return Answer(door, "undecided", ended.stderr.strip()[-500:], None, None, [], took_s)
+        return Answer(
+            door,
+            "undecided",
+            sentence=ended.stderr.strip()[-500:],
+            cause=None,
+            status=None,
+            evidence=[],
+            took_s=took_s,
+        )
     document = json.loads(ended.stdout)
     lead = document["lead"] or {}
     return Answer(
         door,
         judge.outcome(job, document, pid),
-        document["sentence"],
-        lead.get("cause"),
-        lead.get("status"),
-        [e["text"] for e in lead.get("evidence", [])[:3]],
-        took_s,
+        sentence=document["sentence"],
+        cause=lead.get("cause"),
+        status=lead.get("status"),
+        evidence=[e["text"] for e in lead.get("evidence", [])[:3]],
+        took_s=took_s,
     )
 
 

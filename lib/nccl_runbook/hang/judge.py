@@ -4,7 +4,7 @@ and what to collect next."""
 import dataclasses
 from collections import Counter
 
-from nccl_runbook.causes.causes import fitting, in_logs, usual
+from nccl_runbook.causes.causes import fitting, in_logs, remedies_for
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import judge_graph as graphs, judge_odd
@@ -235,7 +235,7 @@ def findings(hang: Hang) -> list[Finding]:
             )
         ]
     return [
-        hang_told(judge_hang(hang), hang.logs.launcher),
+        hang_finding(judge_hang(hang), hang.logs.launcher),
         *(
             Finding("dump-not-used", Severity.NOTE, f"{f.name}: {f.problem}", (Evidence(f.problem, f.name),))
             for f in hang.files
@@ -244,7 +244,7 @@ def findings(hang: Hang) -> list[Finding]:
     ]
 
 
-def hang_told(verdict: HangVerdict, launcher: str = "", still: bool = False, now: bool = False) -> Finding:
+def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, now: bool = False) -> Finding:
     """The finding that names the rank that did not come. A past snapshot never proves health. A rank that
     only possibly did not come is a warning, since the job may have been moving, unless it was seen
     ``still``. ``now``: by a look just made, so that its pid is still that of the rank."""
@@ -257,7 +257,7 @@ def hang_told(verdict: HangVerdict, launcher: str = "", still: bool = False, now
         dataclasses.replace(
             r, lines=tuple(verdict.at_fault(_in_its_log(line, verdict.evidence), now) for line in r.lines)
         )
-        for r in (usual(verdict.cause, verdict.status, lines, launcher) if verdict.cause else ())
+        for r in (remedies_for(verdict.cause, verdict.status, lines, launcher) if verdict.cause else ())
     ]
     if verdict.cause == "uneven-minibatches":
         remedy.insert(
@@ -294,6 +294,6 @@ def hang_told(verdict: HangVerdict, launcher: str = "", still: bool = False, now
         verdict.sentence,
         (*verdict.evidence, *decides),
         tuple(remedy),
-        verdict.cause,
-        verdict.status,
+        cause=verdict.cause,
+        status=verdict.status,
     )

@@ -99,11 +99,11 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
     return Accused(
         rank,
         "order" if swapped else "skipped" if left_out else "mismatch",
-        says,
-        op.frame if op else frame_of(hang, rank),
-        (Evidence(f"rank {rank} {says}", track.source),),
-        op,
-        group.name,
+        says=says,
+        frame=op.frame if op else frame_of(hang, rank),
+        evidence=(Evidence(f"rank {rank} {says}", track.source),),
+        op=op,
+        group=group.name,
     )
 
 
@@ -147,7 +147,15 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
                 track.source,
             ),
         )
-    return Accused(rank, kind, says, frame_of(hang, rank), tuple(evidence), wait.op, wait.group)
+    return Accused(
+        rank,
+        kind,
+        says=says,
+        frame=frame_of(hang, rank),
+        evidence=tuple(evidence),
+        op=wait.op,
+        group=wait.group,
+    )
 
 
 def _stopped_everywhere(hang: Hang, rank: int, waits: list[Wait]) -> bool:
@@ -170,9 +178,9 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
     return Accused(
         rank,
         "order" if issued else "skipped",
-        says,
-        own.op.frame,
-        (
+        says=says,
+        frame=own.op.frame,
+        evidence=(
             Evidence(
                 f"rank {rank} called {called(hang, own)}; {called(hang, wait)} "
                 "came at this place in earlier steps",
@@ -180,8 +188,8 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
             ),
             *_waiting(hang, waits),
         ),
-        own.op,
-        own.group,
+        op=own.op,
+        group=own.group,
     )
 
 
@@ -193,11 +201,11 @@ def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
     return Accused(
         wait.rank,
         kind,
-        says,
-        wait.op.frame,
-        (Evidence(f"rank {wait.rank} {says}", source),),
-        wait.op,
-        wait.group,
+        says=says,
+        frame=wait.op.frame,
+        evidence=(Evidence(f"rank {wait.rank} {says}", source),),
+        op=wait.op,
+        group=wait.group,
     )
 
 

@@ -190,11 +190,11 @@ def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:
             yield Wait(
                 rank,
                 channel.group,
-                op,
-                frozenset({other}) if mine > theirs >= 0 else _elsewhere(dumps, [other], name),
-                frozenset({other} if theirs < 0 else ()),
-                True,
-                not _elsewhere(dumps, [rank], name),
+                op=op,
+                on=frozenset({other}) if mine > theirs >= 0 else _elsewhere(dumps, [other], name),
+                perhaps=frozenset({other} if theirs < 0 else ()),
+                p2p=True,
+                first=not _elsewhere(dumps, [rank], name),
             )
 
 

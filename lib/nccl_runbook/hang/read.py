@@ -164,7 +164,15 @@ def _with_logs(
                     if label in ("default_pg", "0", "")
                     else [r.rank for r in everybody if label in r.enqueued]
                 )
-                fits, groups = len(groups), [*groups, Group(label, label, members, False, [], [], 1)]
+                fits, groups = (
+                    len(groups),
+                    [
+                        *groups,
+                        Group(
+                            label, label, ranks=members, certain=False, tracks=[], differences=[], tail_from=1
+                        ),
+                    ],
+                )
             groups[fits] = dataclasses.replace(
                 groups[fits],
                 tracks=sorted([*groups[fits].tracks, _log_track(row, label)], key=lambda t: t.rank),

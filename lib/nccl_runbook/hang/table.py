@@ -157,8 +157,14 @@ def files_table(hang: Hang) -> Table:
     rows = []
     for f in hang.files:
         odd = f.problem or (foreign if f.what == "log" else "")
-        how = Cell(odd or "read", "unknown" if odd else "")
-        rows.append([f.name, f.what, "" if f.rank is None else str(f.rank), how])
+        rows.append(
+            [
+                f.name,
+                f.what,
+                "" if f.rank is None else str(f.rank),
+                Cell(odd or "read", "unknown" if odd else ""),
+            ]
+        )
     return Table(
         "Files",
         ["file", "kind", "rank", "how it went"],

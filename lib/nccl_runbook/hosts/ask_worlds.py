@@ -149,9 +149,9 @@ class Worlds:
                     del open_hosts[host]
                 elif report.get("world") == world and "rank" in report:
                     number = first + report["rank"]
-                    ranks[number] = self._told(ranks[number], report)
+                    ranks[number] = self._updated(ranks[number], report)
 
-    def _told(self, rank: RankResult, report: dict[str, Any]) -> RankResult:
+    def _updated(self, rank: RankResult, report: dict[str, Any]) -> RankResult:
         if "said" in report:
             rank.events.append(self.redact(json.loads(report["said"])))
         elif "log" in report:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.core.facts import Evidence, Gap, counted, grouped
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import Difference, HostFacts, Hosts
@@ -211,9 +211,15 @@ def _differs(difference: Difference) -> Finding:
         else f"{names(odd)} have different values of {difference.name}, and no value has a majority."
     )
     evidence = (Evidence(_values(difference), difference.paths[0]),)
-    remedies = tuple(usual(rule["cause"])) or (ASK,)
+    remedies = tuple(remedies_for(rule["cause"])) or (ASK,)
     return Finding(
-        "hosts-differ", Severity.WARN, title, evidence, (ASK, *remedies), rule["cause"], "possible"
+        "hosts-differ",
+        Severity.WARN,
+        title,
+        evidence,
+        (ASK, *remedies),
+        cause=rule["cause"],
+        status="possible",
     )
 
 

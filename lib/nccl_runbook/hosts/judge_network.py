@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.core.facts import Evidence, grouped
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import HostFacts
@@ -33,8 +33,8 @@ def _loopback(hosts: Sequence[HostFacts]) -> Iterator[Finding]:
                 title,
                 evidence,
                 (remedy,),
-                "rendezvous-name-resolution",
-                "likely",
+                cause="rendezvous-name-resolution",
+                status="likely",
             )
 
 
@@ -48,9 +48,9 @@ def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
             Severity.BROKEN,
             f"{name}={value} on {names(where)} names no interface that reaches another host.",
             (Evidence(f"{name}={value}", where[0]),),
-            tuple(usual("socket-interface-wrong")),
-            "socket-interface-wrong",
-            "established",
+            tuple(remedies_for("socket-interface-wrong")),
+            cause="socket-interface-wrong",
+            status="established",
         )
         for (name, value), where in by_setting.items()
         if len(hosts) > 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.core.facts import Evidence, Gap, grouped, known
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import TcpPath
@@ -100,7 +100,13 @@ def _finding(kind: str, purpose: str, paths: Sequence[TcpPath]) -> Finding:
     if cause is None:
         return Finding(name, Severity.UNKNOWN, title, evidence)
     return Finding(
-        name, Severity.BROKEN, title, evidence, _remedies(kind, cause, first), cause, "established"
+        name,
+        Severity.BROKEN,
+        title,
+        evidence,
+        _remedies(kind, cause, first),
+        cause=cause,
+        status="established",
     )
 
 
@@ -117,5 +123,5 @@ def _remedies(kind: str, cause: str, path: TcpPath) -> tuple[Remedy, ...]:
     }
     return tuple(
         Remedy(r.who, r.text, commands.get(kind, r.lines) if r.who == "the administrator" else r.lines)
-        for r in usual(cause)
+        for r in remedies_for(cause)
     )

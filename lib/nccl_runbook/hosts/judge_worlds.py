@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.causes import remedies_for
 from nccl_runbook.core.facts import Evidence, Gap, grouped, known
 from nccl_runbook.core.facts_world import RankResult
 from nccl_runbook.core.findings import Finding, Remedy, Severity
@@ -167,8 +167,8 @@ def _finding(world: HostWorld) -> Finding:
             title,
             (Evidence(why, host),),
             (Remedy(EXCLUDE.who, EXCLUDE.text, lines),),
-            "node-failed",
-            "likely",
+            cause="node-failed",
+            status="likely",
         )
     evidence = tuple(
         Evidence(
@@ -187,7 +187,7 @@ def _finding(world: HostWorld) -> Finding:
         remedy = (
             Remedy(EXCLUDE.who, EXCLUDE.text, (f"--exclude={','.join(hosts)}",)),
             *(
-                usual(cause)
+                remedies_for(cause)
                 if cause
                 else (
                     Remedy(
@@ -204,8 +204,8 @@ def _finding(world: HostWorld) -> Finding:
             title,
             evidence,
             remedy,
-            cause,
-            "likely" if cause else None,
+            cause=cause,
+            status="likely" if cause else None,
         )
     hosts = list(dict.fromkeys(world.hosts))
     unclear = [r for r in world.ranks if r.outcome == "late" or _shared(r)]
@@ -220,9 +220,9 @@ def _finding(world: HostWorld) -> Finding:
         Severity.BROKEN,
         title,
         evidence,
-        tuple(usual("network-path-blocked")),
-        "network-path-blocked",
-        "possible",
+        tuple(remedies_for("network-path-blocked")),
+        cause="network-path-blocked",
+        status="possible",
     )
 
 

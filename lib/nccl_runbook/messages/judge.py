@@ -85,7 +85,7 @@ def _offset(line: LogLine, logs: Logs) -> ClockOffset | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pointer:
+class Indication:
     """Evidence for a cause. ``place``: among equally certain ones the smallest leads; ``advice``: replaces
     the cause's; ``message``: id of the line, if it is one of the catalogue."""
 
@@ -98,7 +98,7 @@ class Pointer:
     message: str = ""
 
 
-def points_to(clue: Clue, logs: Logs) -> Pointer:
+def points_to(clue: Clue, logs: Logs) -> Indication:
     """What a clue that fires points to, with its advice filled from the message's fields."""
     asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
     fullest = {  # of the lines of a message, those that name the most values first
@@ -109,16 +109,16 @@ def points_to(clue: Clue, logs: Logs) -> Pointer:
         line, head = _under(clue, logs)[0]
         fullest |= {clue.message: [line], clue.above: [head]}
     fields = {n: text for i, lines in fullest.items() for n, text in _fields(asked[i], lines[0]).items()}
-    return Pointer(
+    return Indication(
         clue.cause,
         clue.status,
-        (*fullest[clue.message][:4], *(fullest[i][0] for i in fullest if i != clue.message)),
-        (),
-        100
+        evidence=(*fullest[clue.message][:4], *(fullest[i][0] for i in fullest if i != clue.message)),
+        against=(),
+        place=100
         + 0.3 * clue.order
         - (100 if clue.also or clue.above else 0),  # what must stand beside a message makes it say more
-        clue.advice and clue.advice.filled(fields),
-        clue.message,
+        advice=clue.advice and clue.advice.filled(fields),
+        message=clue.message,
     )
 
 

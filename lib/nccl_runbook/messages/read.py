@@ -108,8 +108,9 @@ class _Reader:
                     above = index - own_frame(rows[: index + 1])
                     if above < index:
                         who = who_says(rows[above].decode("utf-8", "replace"))
-                        frame = self._line(source.name, begin + above, who, own_rank)
-                        self._found[OWN_FRAME].lines.append(frame)
+                        self._found[OWN_FRAME].lines.append(
+                            self._line(source.name, begin + above, who, own_rank)
+                        )
         last = rows[-TAIL_LINES:]  # so many are short ones
         tail.extend(
             enumerate(last if len(last) == TAIL_LINES else map(ends, last), begin + len(rows) - len(last))
@@ -185,7 +186,7 @@ class _Reader:
 
     def facts(self, files: list, context: str) -> Logs:
         """Everything together; what must or must not be beside a clue is asked only if its line was seen."""
-        self._told([line for line in context.splitlines() if not STAMP.search(line)])
+        self._read_context([line for line in context.splitlines() if not STAMP.search(line)])
         telling = list(
             itertools.islice(
                 (one for one in self._kinds.all() if not CHATTER.search(one[0][2])), MAX_SPOKEN + 1
@@ -240,7 +241,7 @@ class _Reader:
             catalogue=clues.version(),
         )
 
-    def _told(self, lines: list[str]) -> None:
+    def _read_context(self, lines: list[str]) -> None:
         """Take in the reporter's own words, line by line."""
         asked = (
             Matcher({**clues.catalogue()["printed"], **clues.catalogue()["spoken"]}, clues.needs)

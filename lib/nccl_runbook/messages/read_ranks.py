@@ -197,11 +197,11 @@ class Ranks:
                     Timeout(
                         line,
                         op,
-                        int(seq) if seq else None,
-                        int(numel) if numel else None,
-                        int(limit or -1),
-                        int(ran or -1),
-                        name,
+                        seq=int(seq) if seq else None,
+                        numel_in=int(numel) if numel else None,
+                        timeout_ms=int(limit or -1),
+                        ran_ms=int(ran or -1),
+                        group=name,
                     )
                 )
 

@@ -116,11 +116,10 @@ def _openrlhf(launch: Launch) -> Shape:
     }
     parts = [part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
-        anchor = None
-        if together or role == "ref" and launch.on("share_ref"):
-            anchor = 0  # the actor
-        elif role == "reward" and has["critic"] and launch.on("share_reward"):
-            anchor = len(parts) - 1  # the critic, just before it
+        with_actor = together or role == "ref" and launch.on("share_ref")
+        with_critic = role == "reward" and has["critic"] and launch.on("share_reward")
+        # the actor is part 0, and the critic stands just before the reward
+        anchor = 0 if with_actor else len(parts) - 1 if with_critic else None
         parts.append(part("trainer", "deepspeed", role, math.prod(shape[role]), anchor=anchor))
     pools = [shape.get(p.name, shape["trainer"]) for p in parts if p.anchor is None]
     shares = together and not asynchronous

@@ -65,8 +65,8 @@ def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Fi
         title(mode, placed, site),
         (*(Evidence(line) for line in shared_lines(placed)), *(Evidence(note) for note in placed.notes)),
         tuple(remedies(text, mode, placed, rules, site)) if placed.verdict != "clean" else (),
-        cause,
-        cause and "likely",
+        cause=cause,
+        status=cause and "likely",
     )
 
 
@@ -130,8 +130,8 @@ def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node
         f"{launch.framework}: {table('plan/areal')['launches'][placed.verdict]} ({sizes(mode, gpus)})",
         tuple(Evidence(e, launch.row["source"] if i == 0 else "") for i, e in enumerate(notes)),
         () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed, gpus, per_node)),
-        cause,
-        cause and "likely",
+        cause=cause,
+        status=cause and "likely",
     )
 
 
@@ -231,6 +231,6 @@ def _clash(group: Group, clash: Clash) -> Finding:
         f"{ranks} of the {group.name} group {says} ({clash.what})",
         (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),),
         (Remedy(who, advice, ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)),),
-        cause,
-        "established" if clash.kind == "shared" else "likely",
+        cause=cause,
+        status="established" if clash.kind == "shared" else "likely",
     )

@@ -1,7 +1,6 @@
 """Placement of TRL, whose server and trainer are two programs: each counts from the first GPU that it sees.
 Nothing is started. Sources: plan/flags.toml."""
 
-import dataclasses
 from collections.abc import Sequence
 
 from nccl_runbook.plan.allocation.flags import Launch
@@ -11,41 +10,61 @@ from nccl_runbook.plan.groups import Group, Job, Placed, divisors, groups_of, th
 LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Trainer:
-    """The trainer on one of its nodes. ``processes``: 0 if it is started elsewhere; ``sees``: GPUs."""
-
-    machines: int
-    processes: int
-    sees: tuple[int, ...]
-    notes: list[str]
-
-
 def place(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     """Components and placement on one node of those that the trainer has. ValueError if a size is no
     number."""
+    everything = tuple(range(gpus))
+    trainer_sees = everything if launch.trainer_sees is None else launch.trainer_sees
+    server_sees = everything if launch.server_sees is None else launch.server_sees
+    all_visible = (
+        "accelerate launch" in launch.text and not launch.value("processes") and not launch.value("per_node")
+    )
     machines = max(nodes, launch.number("machines"))
-    sees = tuple(range(gpus)) if launch.trainer_sees is None else launch.trainer_sees
-    per_node = launch.value("per_node")
-    all_visible = "accelerate launch" in launch.text and not launch.value("processes") and not per_node
-    if per_node:
+    # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
+    processes = max(1, len(trainer_sees)) if all_visible else 1
+    if launch.value("per_node"):
         processes = launch.number("per_node")
     elif launch.value("processes"):
         processes = -(-launch.number("processes") // machines)
-    else:
-        # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
-        processes = max(1, len(sees)) if all_visible else 1
+    of_trainer = trainer_sees[:processes]
     notes = that_apply(
         (all_visible, "accelerate launch without --num_processes starts one process per visible GPU")
     )
-    trainer = _Trainer(machines, processes, sees, notes)
-    if launch.value("mode") == "server":
-        return _beside_server(launch, trainer, gpus)
-    return _colocated(launch, trainer)
+    if launch.value("mode") != "server":
+        return _colocated(launch, processes, of_trainer, notes)
+    tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
+    parts = (
+        part("trainer", "accelerate", "trainer", processes),
+        part("engine", "vllm", "vllm-serve", data, tensor),
+    )
+    of_server = server_sees[: tensor * data]
+    elsewhere = machines > 1 or launch.value("server_host") not in LOCAL
+    first_is_shared = bool(of_trainer) and of_trainer[0] in of_server and not elsewhere
+    any_is_shared = bool(set(of_trainer) & set(of_server)) and not elsewhere
+    too_few = len(of_server) < tensor * data or len(of_trainer) < processes
+    verdict = verdict_of(
+        (too_few, "zero-visible"), (first_is_shared, "duplicate"), (any_is_shared, "oversubscribed")
+    )
+    notes += that_apply(
+        (
+            first_is_shared,
+            "TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises "
+            "'Attempting to use the same "
+            "CUDA device'",
+        ),
+        (not processes, "this command starts only the server, and its trainer is not known"),
+        (elsewhere, "server and trainer are assumed to be on different nodes"),
+    )
+    first_gpu = gpus * machines if elsewhere else 0  # a node behind those of the trainer
+    return Mode(tuple(p for p in parts if p.world_size), None), Placed(
+        _groups([first_gpu + gpu for gpu in of_server], of_trainer), verdict, tuple(notes)
+    )
 
 
-def _colocated(launch: Launch, trainer: _Trainer) -> tuple[Mode, Placed]:
-    processes, tensor = trainer.processes, max(1, launch.number("tensor"))
+def _colocated(
+    launch: Launch, processes: int, of_trainer: Sequence[int], notes: list[str]
+) -> tuple[Mode, Placed]:
+    tensor = max(1, launch.number("tensor"))
     parts = (
         part("trainer", "accelerate", "trainer", processes),
         part("engine", "vllm", "vllm", processes // tensor or 1, tensor, anchor=0),
@@ -59,44 +78,12 @@ def _colocated(launch: Launch, trainer: _Trainer) -> tuple[Mode, Placed]:
             + f"start a multiple of {tensor} processes",
         )
     )
-    verdict = verdict_of((refusals, "refused"), (processes > len(trainer.sees), "zero-visible"))
-    by_itself = (
+    verdict = verdict_of((refusals, "refused"), (len(of_trainer) < processes, "zero-visible"))
+    notes += [
         "with vllm_mode colocate, each trainer process runs its own engine and loads the weights "
         "itself, without an NCCL group"
-    )
-    placed = Placed(_groups((), trainer.sees[:processes]), verdict, (*refusals, *trainer.notes, by_itself))
-    return Mode(parts, None), placed
-
-
-def _beside_server(launch: Launch, trainer: _Trainer, gpus: int) -> tuple[Mode, Placed]:
-    tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
-    parts = (
-        part("trainer", "accelerate", "trainer", trainer.processes),
-        part("engine", "vllm", "vllm-serve", data, tensor),
-    )
-    server_sees = tuple(range(gpus)) if launch.server_sees is None else launch.server_sees
-    of_server, of_trainer = server_sees[: tensor * data], trainer.sees[: trainer.processes]
-    elsewhere = trainer.machines > 1 or launch.value("server_host") not in LOCAL
-    first_is_shared = bool(of_trainer) and of_trainer[0] in of_server and not elsewhere
-    any_is_shared = bool(set(of_trainer) & set(of_server)) and not elsewhere
-    too_few = len(of_server) < tensor * data or len(of_trainer) < trainer.processes
-    verdict = verdict_of(
-        (too_few, "zero-visible"), (first_is_shared, "duplicate"), (any_is_shared, "oversubscribed")
-    )
-    notes = that_apply(
-        (
-            first_is_shared,
-            "TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises "
-            "'Attempting to use the same "
-            "CUDA device'",
-        ),
-        (not trainer.processes, "this command starts only the server, and its trainer is not known"),
-        (elsewhere, "server and trainer are assumed to be on different nodes"),
-    )
-    if elsewhere:  # a node behind those of the trainer
-        of_server = tuple(gpus * trainer.machines + gpu for gpu in of_server)
-    placed = Placed(_groups(of_server, of_trainer), verdict, (*trainer.notes, *notes))
-    return Mode(tuple(p for p in parts if p.world_size), None), placed
+    ]
+    return Mode(parts, None), Placed(_groups((), of_trainer), verdict, (*refusals, *notes))
 
 
 def _groups(engine: Sequence[int], trainer: Sequence[int]) -> tuple[Group, ...]:

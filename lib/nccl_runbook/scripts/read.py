@@ -118,11 +118,11 @@ def read(text: str) -> Script:
     return Script(
         commands,
         next((job.nodes for job in jobs if job.nodes), 0),
-        next((job.gpus for job in jobs if job.gpus), 0),
-        max(nodes, *(size.nodes for size in (*jobs, *sizes))),
-        tuple(dict.fromkeys(sourced)),
-        () if unsure else next(((s.ranks, s.gpus) for s in sizes if 0 < s.gpus < s.ranks), ()),
-        {} if unsure else counts.faults(sizes),
+        gpus=next((job.gpus for job in jobs if job.gpus), 0),
+        spread=max(nodes, *(size.nodes for size in (*jobs, *sizes))),
+        sourced=tuple(dict.fromkeys(sourced)),
+        crowded=() if unsure else next(((s.ranks, s.gpus) for s in sizes if 0 < s.gpus < s.ranks), ()),
+        faults={} if unsure else counts.faults(sizes),
     )
 
 
@@ -138,7 +138,7 @@ def _commands(
     # an escaped operator is for the shell of whoever is handed these words
     for line in (
         own
-        for several in _split(worked_out(text, None))
+        for several in _split(with_arithmetic(text, None))
         for own in _groups(several, lambda w: w and not w.strip(";&|\n"))
     ):
         known |= {n: v for w in line if "=" in w and "{" in w for n, v in _KEPT.findall(w) if n not in known}
@@ -167,13 +167,13 @@ def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]
     left[0] -= sum(len(known.get(name, "")) for name in names)
     if left[0] < 0 or not (names or "$((" in word):
         return [word]
-    filled = worked_out(
+    filled = with_arithmetic(
         _USED.sub(lambda m: known.get(m[1] or m[3], m[2] if m[2] is not None else m[0]), word), known
     )
     return next(_split(filled), []) if _USED.fullmatch(word) and re.search(r"\s", filled) else [filled]
 
 
-def worked_out(text: str, known: Mapping[str, str] | None) -> str:
+def with_arithmetic(text: str, known: Mapping[str, str] | None) -> str:
     """The text with $((4 * 1024)) computed; without blanks inside if ``known`` is None or a variable is
     unknown."""
 

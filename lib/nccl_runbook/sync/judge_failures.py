@@ -4,7 +4,7 @@ from typing import Any
 
 from nccl_runbook.causes.causes import causes, remedies
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.messages.judge import Indication
 from nccl_runbook.messages.printed.recognise import SHARED_GPU, own_words, recognise
 from nccl_runbook.placement import Placement
 from nccl_runbook.sync.facts import SyncArm, SyncRuns
@@ -36,7 +36,7 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     return failed(arm)
 
 
-def recognised(arm: SyncArm) -> Pointer | None:
+def recognised(arm: SyncArm) -> Indication | None:
     """The surest message of what the failed ranks raised and printed; None if the catalogue knows none."""
     return recognise({arm.method: "\n".join([*arm.errors.values(), *arm.last_lines])})
 
@@ -118,8 +118,8 @@ def refused_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding
             Evidence("ranks: " + ", ".join(arm.ended), _source(arm)),
         ),
         remedies(cause),
-        cause.id,
-        "established" if is_refusal else "likely",
+        cause=cause.id,
+        status="established" if is_refusal else "likely",
     )
 
 
@@ -137,8 +137,8 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
             Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),
         ),
         remedies(cause, status),
-        cause.id,
-        status,
+        cause=cause.id,
+        status=status,
     )
 
 
@@ -217,8 +217,8 @@ def failed(arm: SyncArm, *_: Any) -> Finding:
                 (arm.shell_line,),
             ),
         ),
-        cause and cause.id,
-        status,
+        cause=cause and cause.id,
+        status=status,
     )
 
 

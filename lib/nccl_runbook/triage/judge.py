@@ -5,7 +5,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import Advice, Rows, fitting, usual
+from nccl_runbook.causes.causes import Advice, Rows, fitting, remedies_for
 from nccl_runbook.core.facts import bus_of_message, grouped
 from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, Severity
 from nccl_runbook.logs.facts import LogLine
@@ -13,7 +13,7 @@ from nccl_runbook.logs.kind import DUMP_NAME
 from nccl_runbook.messages.clues import ENDED, compiled, says, works
 from nccl_runbook.messages.excerpt import TRACEBACK
 from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs
-from nccl_runbook.messages.judge import Pointer, current, failed_line, surely_after
+from nccl_runbook.messages.judge import Indication, current, failed_line, surely_after
 from nccl_runbook.messages.lines import EXPRESSIONS
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     NVIDIA_WORDS,
@@ -38,7 +38,7 @@ from nccl_runbook.triage.hypotheses.judge_weights import (
     NVIDIA_ONLY,
     fits,
     follows_failure,
-    pointers,
+    indications,
     survived,
     weighed,
 )
@@ -65,7 +65,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
     out = judge_experiments.ruled_out(logs.context)
     not_ruled_out = [
         p
-        for p in (weighed(p, logs) for p in [*pointers(logs), *survived(logs)])
+        for p in (weighed(p, logs) for p in [*indications(logs), *survived(logs)])
         if p.status == "established" or p.cause not in out
     ]
     in_order = sorted(
@@ -111,7 +111,7 @@ def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
     )
 
 
-def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypothesis:
+def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hypothesis:
     best = sorted(own_pointers, key=lambda p: STATUSES.index(p.status))
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
     speaks = next(
@@ -135,7 +135,7 @@ def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypot
     if raised:  # in place of a search for it
         others = [row for row in rows if "(Error|Exception)" not in "".join(row[2])]
         rows = (("you", f"Read and fix {place}, where the program raised: {raised.text}", ()), *others)
-    remedy = usual(cause_id, status, launcher=logs.launcher, rows=rows)
+    remedy = remedies_for(cause_id, status, launcher=logs.launcher, rows=rows)
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = (advice.says or cause.says) + (
         f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus and advice.says else ""
@@ -252,7 +252,7 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         code, failed = not hypotheses and result_code(logs), failed_line(logs)
         ended = code and failed and failed.file != CONTEXT and not works(logs.context)
         severity = Severity.BROKEN if ended else Severity.UNKNOWN
-        learn = usual("", launcher=logs.launcher, rows=_WARNINGS) if ended else ()
+        learn = remedies_for("", launcher=logs.launcher, rows=_WARNINGS) if ended else ()
         unread.insert(0, Finding("no-cause-in-log", severity, nothing_shown(logs, hypotheses), remedy=learn))
     elif all(h.status == "possible" for h in hypotheses):
         # what is only possible is no verdict, never health; a line that ends a job is a fault

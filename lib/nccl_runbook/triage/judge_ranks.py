@@ -6,7 +6,7 @@ from nccl_runbook.core.facts import rank_names
 from nccl_runbook.core.findings import MOST_QUOTED, cut
 from nccl_runbook.messages.clues import AT_WORK, says
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.judge import Pointer, raised_first
+from nccl_runbook.messages.judge import Indication, raised_first
 from nccl_runbook.messages.judge_silent import unheard
 from nccl_runbook.triage.ranks.judge_calls import (
     all_wait_alike,
@@ -23,11 +23,11 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     ranks_on_one_gpu,
     versions_differ,
 )
+from nccl_runbook.triage.ranks.judge_indication import matches, traceback_advice, waiting_ranks
 from nccl_runbook.triage.ranks.judge_left import rank_left
-from nccl_runbook.triage.ranks.judge_pointer import matches, traceback_advice, waiting_ranks
 
 
-def judge_ranks(logs: Logs) -> list[Pointer]:
+def judge_ranks(logs: Logs) -> list[Indication]:
     """What the ranks' lines show in combination."""
     who_was_late = [
         p
@@ -63,7 +63,7 @@ def judge_ranks(logs: Logs) -> list[Pointer]:
     ]
 
 
-def rank_raised_first(logs: Logs) -> list[Pointer]:
+def rank_raised_first(logs: Logs) -> list[Indication]:
     """A rank raised its own exception while others waited for it."""
     first, echoes = raised_first(logs)
     close = (
@@ -72,7 +72,7 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     )
     return (
         [
-            Pointer(
+            Indication(
                 "peer-crashed",
                 "likely",
                 (*first[:3], *echoes),
@@ -86,7 +86,7 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     )
 
 
-def rank_never_came(logs: Logs) -> list[Pointer]:
+def rank_never_came(logs: Logs) -> list[Indication]:
     """A living rank has enqueued less than another one waits for."""
     statuses = {
         "collective-on-some-ranks-only": "likely",
@@ -105,13 +105,13 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
         if late:
             lines = (work.at, *filter(None, (r.progress or r.last for r in late[:2])))
             return [
-                Pointer(cause, status, lines, (), 20 + i)
+                Indication(cause, status, lines, (), 20 + i)
                 for i, (cause, status) in enumerate(statuses.items())
             ]
     return []
 
 
-def rank_is_silent(logs: Logs) -> list[Pointer]:
+def rank_is_silent(logs: Logs) -> list[Indication]:
     """Another rank waited, and this one printed nothing more: it died silently, or does not move."""
     waiting = waiting_ranks(logs)
     known = max((r.nranks or 0 for r in logs.ranks), default=0)
@@ -150,21 +150,21 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     ][:1]
     lines = tuple(dict.fromkeys((*(busy or last)[:1], waiting[0].timeouts[0].at, *last[:2])))
     return [
-        Pointer(cause, "possible", lines, against, 28 + i, advice)
+        Indication(cause, "possible", lines, against, 28 + i, advice)
         for (i, cause), advice in zip(placed, [*doing, *[None] * 4])
     ]
 
 
-def guards_failed(logs: Logs) -> list[Pointer]:
+def guards_failed(logs: Logs) -> list[Indication]:
     """A guard in the job itself measured the fault before the collective."""
     return [
-        Pointer(match[3], "established", (line,), (), 0, Advice(f"{match[2]} (guard {match[1]})"))
+        Indication(match[3], "established", (line,), (), 0, Advice(f"{match[2]} (guard {match[1]})"))
         for match, line in matches(logs, "guard-failed")
         if match[3] in causes()
     ]
 
 
-def runs_apart(logs: Logs) -> list[Pointer]:
+def runs_apart(logs: Logs) -> list[Indication]:
     """nccl-tests built without MPI: every process that mpirun starts is a job of its own, with its own rank
     0."""
     first = {
@@ -176,10 +176,12 @@ def runs_apart(logs: Logs) -> list[Pointer]:
         if line.line < first.get(line.file, line.line + 1)
     ]
     by = {match[1].split(".")[0]: line for match, line in begun if line.file == begun[0][1].file}
-    return [Pointer("rendezvous-misconfigured", "likely", tuple(by.values()), (), 38)] if len(by) > 1 else []
+    return (
+        [Indication("rendezvous-misconfigured", "likely", tuple(by.values()), (), 38)] if len(by) > 1 else []
+    )
 
 
-def somebody_raised(logs: Logs) -> list[Pointer]:
+def somebody_raised(logs: Logs) -> list[Indication]:
     """An exception of the program itself, with no other rank heard; it matters more if no rank waited."""
     if not logs.raised:
         return []
@@ -189,7 +191,7 @@ def somebody_raised(logs: Logs) -> list[Pointer]:
     ended = decides or logs.timeout or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
     advice = Advice(f"The program {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)
     return [
-        Pointer(
+        Indication(
             "peer-crashed",
             "possible",
             (logs.raised,),

@@ -185,8 +185,8 @@ def _search(search: Search | Gap) -> list[Finding]:
             title,
             evidence,
             remedy,
-            cause.id if cause else None,
-            "likely" if cause else None,
+            cause=cause.id if cause else None,
+            status="likely" if cause else None,
         )
     ]
 

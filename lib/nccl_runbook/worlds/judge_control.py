@@ -162,7 +162,13 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     )
     remedy = (*remedies(causes().get(decision.cause or ""), decision.status), *workaround)
     return Finding(
-        "transport-at-fault", fault.severity, title, evidence, remedy, decision.cause, decision.status
+        "transport-at-fault",
+        fault.severity,
+        title,
+        evidence,
+        remedy,
+        cause=decision.cause,
+        status=decision.status,
     )
 
 
@@ -220,7 +226,7 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         title,
         evidence,
         (unset,),
-        cause_id,
-        decision.status,
+        cause=cause_id,
+        status=decision.status,
         setting=_names(guilty) if settled else "",
     )

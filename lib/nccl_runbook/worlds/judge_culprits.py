@@ -52,7 +52,7 @@ def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
     )
 
 
-def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
+def with_pairs(fault: Finding, pairs: Pairs | Gap) -> Finding:
     """The finding of a control that fails, with the results of pairs of GPUs in the same environment."""
     if isinstance(pairs, Gap):
         return fault

@@ -10,7 +10,7 @@ from nccl_runbook.messages.printed.failed_world import explain
 from nccl_runbook.worlds.facts import NOT_RUN, Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.worlds.judge_arms import Decision, decide
 from nccl_runbook.worlds.judge_control import _names, _price, _proof, _unset, control_fails, in_words, outcome
-from nccl_runbook.worlds.judge_culprits import narrowed
+from nccl_runbook.worlds.judge_culprits import with_pairs
 
 _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
 
@@ -37,7 +37,7 @@ def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Fin
     decision = decide(in_words(arms, fault is not None and fault.status in ("established", "likely")))
     if fault is not None:
         return [
-            narrowed(
+            with_pairs(
                 dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision)), pairs
             )
         ]
@@ -107,8 +107,8 @@ def _environment_costs(arms: Arms) -> list[Finding]:
             f"and {fast:.1f} without {_names(arms.guilty)}",
             _proof(arms.guilty),
             (_unset("Remove it, unless somebody knows why it is set:", arms.guilty.variables),),
-            "env-conflict",
-            "likely" if arms.guilty.why_not else "established",
+            cause="env-conflict",
+            status="likely" if arms.guilty.why_not else "established",
         )
     ]
 

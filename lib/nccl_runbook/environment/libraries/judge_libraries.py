@@ -54,8 +54,8 @@ def wheel_disagrees(lib: Library) -> Finding | None:
                 for w, s in lib.wheels.items()
             ),
             (Remedy("you", "Keep one wheel, and reinstall it:", _REINSTALL),),
-            "nccl-library-conflict",
-            "likely",
+            cause="nccl-library-conflict",
+            status="likely",
         )
         if wrong
         else None
@@ -89,8 +89,8 @@ def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
                 ("unset LD_PRELOAD VLLM_NCCL_SO_PATH",),
             ),
         ),
-        "nccl-library-conflict",
-        "likely" if differ else "possible",
+        cause="nccl-library-conflict",
+        status="likely" if differ else "possible",
     )
 
 
@@ -112,8 +112,8 @@ def cuda_differs(role: Role, lib: Library) -> Finding | None:
         f"{role.name}: {_named(lib)} is built for CUDA {lib.cuda}, torch for {role.torch_cuda}",
         _mapped(lib.path),
         (Remedy("you", "Install the NCCL built for torch's CUDA version:", _REINSTALL),),
-        "nccl-version-mismatch",
-        "likely",
+        cause="nccl-version-mismatch",
+        status="likely",
     )
 
 
@@ -141,8 +141,8 @@ def preload(role: Role) -> Finding | None:
                 (f"ls -l {named[0]}",),
             ),
         ),
-        "nccl-library-conflict",
-        "possible",
+        cause="nccl-library-conflict",
+        status="possible",
     )
 
 
@@ -170,8 +170,8 @@ def roles_differ(env: Environment) -> Finding | None:
                 ("LD_PRELOAD=/path/to/libnccl.so.2",),
             ),
         ),
-        "nccl-library-conflict",
-        "possible",
+        cause="nccl-library-conflict",
+        status="possible",
     )
 
 
@@ -192,8 +192,8 @@ def replaced(role: Role) -> Finding | None:
                     (f"ls -l {gone[0].split()[0]}",),
                 ),
             ),
-            "nccl-library-conflict",
-            "possible",
+            cause="nccl-library-conflict",
+            status="possible",
         )
         if gone
         else None

@@ -63,8 +63,8 @@ class Setting:
             f"{self.name}: {text}",
             (self.evidence,),
             (Remedy("your launcher", advice, tuple(filter(None, lines))),),
-            cause,
-            status,
+            cause=cause,
+            status=status,
             setting=f"{self.name}={self.value}",
         )
 

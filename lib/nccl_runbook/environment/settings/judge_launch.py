@@ -35,8 +35,8 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
                     f"1 task on a node), or make {ranks} GPUs available.",
                 ),
             ),
-            "more-ranks-than-gpus",
-            "likely",
+            cause="more-ranks-than-gpus",
+            status="likely",
         )
 
 
@@ -50,6 +50,6 @@ def launch_faults(roles: Sequence[Role]) -> Iterator[Finding]:
             f"{role.name}: {row['says']}",
             (Evidence(role.faults[name], f"environment.roles[{index}].faults.{name}"),),
             (Remedy("your launcher", row["advice"], row["lines"]),),
-            row.get("cause"),
-            row.get("status"),
+            cause=row.get("cause"),
+            status=row.get("status"),
         )

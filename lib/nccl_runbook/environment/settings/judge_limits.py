@@ -31,8 +31,8 @@ def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
                     f"{role.name}: only {limit} {enough['counts']} are allowed",
                     (Evidence(f"{key} {limit}", f"environment.roles[{index}].{key}"),),
                     (Remedy("your launcher", "Raise the limit before the job starts:", (enough["line"],)),),
-                    "ulimit-too-low",
-                    "possible",
+                    cause="ulimit-too-low",
+                    status="possible",
                 )
 
 
@@ -57,6 +57,6 @@ def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:
                     ("docker run --shm-size=16g IMAGE", "docker run --ipc=host IMAGE"),
                 ),
             ),
-            "shm-too-small",
-            "likely",
+            cause="shm-too-small",
+            status="likely",
         )

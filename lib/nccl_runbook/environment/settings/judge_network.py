@@ -145,8 +145,8 @@ def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
                     ("GLOO_SOCKET_IFNAME=eth0",),
                 ),
             ),
-            "rendezvous-name-resolution",
-            "possible",
+            cause="rendezvous-name-resolution",
+            status="possible",
         )
 
 
@@ -170,6 +170,6 @@ def peer_traffic_redirected(host: Host) -> Iterator[Finding]:
                     tuple(f"sudo setpci -s {b} ECAP_ACS+6.w=0000" for b in host.acs[:8]),
                 ),
             ),
-            "p2p-broken-acs-iommu",
-            "possible",
+            cause="p2p-broken-acs-iommu",
+            status="possible",
         )

@@ -44,7 +44,15 @@ def group_of(
         for r in ranks
         if r in readings
     ]
-    return Group(name, desc, list(ranks), certain, tracks, _differences(columns, readings), start)
+    return Group(
+        name,
+        desc,
+        ranks=list(ranks),
+        certain=certain,
+        tracks=tracks,
+        differences=_differences(columns, readings),
+        tail_from=start,
+    )
 
 
 def _track_of_status(

@@ -74,7 +74,7 @@ class Look:
             self._sample(False)
             first_s = round(time.monotonic() - self.began, 2)
             host.result()
-        return self._told([r for r in looks if r], first_s=first_s)
+        return self._live([r for r in looks if r], first_s=first_s)
 
     def after(self, gap_s: float) -> Live:
         """The evidence with the samples after ``gap_s`` more seconds."""
@@ -93,7 +93,7 @@ class Look:
         self._sample(True)
         # a rank that was still starting has its sockets by now
         now = {p.pid: ask_proc.unless_gone(None, self._rank, p) for p in self.ranks}
-        return self._told(
+        return self._live(
             [now[r.pid] or r for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1)
         )
 
@@ -161,7 +161,7 @@ class Look:
             else Gap("absent", "no rank has libnccl mapped")
         )
 
-    def _told(self, ranks: List[LiveRank], **taken_s: float) -> Live:
+    def _live(self, ranks: List[LiveRank], **taken_s: float) -> Live:
         ranks = [
             dataclasses.replace(
                 r, samples=list(self.samples[r.pid]), main_thread=dict(self.main_thread[r.pid])

@@ -94,11 +94,11 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     base = Picture(
         members[0][0].job,
         "unknown",
-        "",
-        [],
-        [],
-        views,
-        world_size(members),
+        sentence="",
+        culprits=[],
+        victims=[],
+        ranks=views,
+        world_size=world_size(members),
         not_seen=[
             *not_seen_of(now, bare),
             *(

@@ -85,8 +85,12 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
         if message.message == SHARED_GPU:
             cause_id, status, words = _duplicate(world)
             if bus := bus_of_message(line.text):
-                is_bus = f"that CUDA device is the GPU on PCI bus {bus}"
-                evidence.append(Evidence(is_bus, "NCCL prints the bus id in hexadecimal"))
+                evidence.append(
+                    Evidence(
+                        f"that CUDA device is the GPU on PCI bus {bus}",
+                        "NCCL prints the bus id in hexadecimal",
+                    )
+                )
             return causes()[cause_id], status, [*evidence, Evidence(words, "device map of the ranks")]
         waited = any(r.outcome == "timed-out" and line.file == f"rank {r.rank}" for r in world.ranks)
         status = "likely" if waited and message.status == "established" else message.status
@@ -164,8 +168,8 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
                     (world.shell_line,),
                 ),
             ),
-            cause and cause.id,
-            cause and (status if again is None else "possible"),
+            cause=cause and cause.id,
+            status=cause and (status if again is None else "possible"),
         )
     return Finding(
         rule,
@@ -173,8 +177,8 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         f"{title}{why}",
         evidence,
         remedies(cause, status),
-        cause and cause.id,
-        cause and status,
+        cause=cause and cause.id,
+        status=cause and status,
     )
 
 
@@ -189,8 +193,8 @@ def cannot_run(error: str, prefix: Sequence[str]) -> Finding:
         error,
         (Evidence(error, "the judged Python"),),
         remedies(own_words(message), message.status) if message else (repeat,),
-        message and message.cause,
-        message and message.status,
+        cause=message and message.cause,
+        status=message and message.status,
     )
 
 

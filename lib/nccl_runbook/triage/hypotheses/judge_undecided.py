@@ -2,7 +2,7 @@
 
 import re
 
-from nccl_runbook.causes.causes import causes, usual
+from nccl_runbook.causes.causes import causes, remedies_for
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quoted
 from nccl_runbook.logs.facts import LogLine
@@ -206,7 +206,7 @@ def findings_beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
                 "tcp-sockets",
                 _over_sockets(logs) and (not hypotheses or hypotheses[0].cause == "benign"),
                 "if these hosts have InfiniBand or RoCE cards, NCCL did not use them",
-                usual("net-socket-fallback"),
+                remedies_for("net-socket-fallback"),
             ),
             (
                 "started-again",

@@ -8,7 +8,7 @@ from nccl_runbook.causes.causes import Advice, Cause, causes
 from nccl_runbook.core.findings import STATUSES
 from nccl_runbook.messages.clues import ENDED, SLOW, catalogue, clues, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.messages.judge import Pointer, failed_line, fires, may_be_slow, points_to
+from nccl_runbook.messages.judge import Indication, failed_line, fires, may_be_slow, points_to
 from nccl_runbook.triage import judge_ranks
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     Hypothesis,
@@ -70,7 +70,7 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
 WENT_ON = "The job continued after these lines, or had ended well before them."
 
 
-def pointers(logs: Logs) -> list[Pointer]:
+def indications(logs: Logs) -> list[Indication]:
     """What messages point to, and what the ranks show."""
     named = [
         points_to(clue, logs)
@@ -98,7 +98,7 @@ def pointers(logs: Logs) -> list[Pointer]:
     return [*named, *of_ranks]
 
 
-def survived(logs: Logs) -> list[Pointer]:
+def survived(logs: Logs) -> list[Indication]:
     """Messages after which the job went on."""
     went_on = [
         message.lines[0]
@@ -110,7 +110,7 @@ def survived(logs: Logs) -> list[Pointer]:
     lines = tuple(line for line in went_on if _ALARMS.search(line.text))[:4]
     return (
         [
-            Pointer(
+            Indication(
                 "benign",
                 "possible",
                 lines,
@@ -124,38 +124,38 @@ def survived(logs: Logs) -> list[Pointer]:
     )
 
 
-def weighed(pointer: Pointer, logs: Logs) -> Pointer:
-    """The pointer, less certain if only the reporter says it, or if it was printed after what it should
+def weighed(indication: Indication, logs: Logs) -> Indication:
+    """The indication, less certain if only the reporter says it, or if it was printed after what it should
     explain."""
     doubts = [
         why
         for doubtful, why in (
-            (pointer.evidence[0].file == CONTEXT, "reported by the user, not printed by the job"),
+            (indication.evidence[0].file == CONTEXT, "reported by the user, not printed by the job"),
             (
-                follows_failure(pointer, logs),
+                follows_failure(indication, logs),
                 "the job had failed before that: probably a consequence",
             ),
             (
-                pointer.cause in MAY_FOLLOW and _after_timeout(pointer, logs),
+                indication.cause in MAY_FOLLOW and _after_timeout(indication, logs),
                 "printed after the timeout, by a rank that had waited: probably a consequence",
             ),
         )
-        if doubtful and pointer.status != "possible"
+        if doubtful and indication.status != "possible"
     ]
     return (
-        dataclasses.replace(pointer, status="possible", against=(*pointer.against, *doubts))
+        dataclasses.replace(indication, status="possible", against=(*indication.against, *doubts))
         if doubts
-        else pointer
+        else indication
     )
 
 
-def follows_failure(pointer: Pointer, logs: Logs) -> bool:
+def follows_failure(indication: Indication, logs: Logs) -> bool:
     """Whether the job was ended from outside, and the same file shows a failure above this; a cancellation by
     the scheduler is none. A node that failed follows nothing: ranks elsewhere notice it before it is
     reported."""
-    line = pointer.evidence[0]
+    line = indication.evidence[0]
     ends = [*(logs.seen["job-ended"].lines if "job-ended" in logs.seen else ()), logs.failed, logs.timeout]
-    return pointer.cause in ENDED - {"node-failed"} and any(
+    return indication.cause in ENDED - {"node-failed"} and any(
         end is not None
         and end.file == line.file
         and end.line < line.line
@@ -164,10 +164,10 @@ def follows_failure(pointer: Pointer, logs: Logs) -> bool:
     )
 
 
-def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
+def _after_timeout(indication: Indication, logs: Logs) -> bool:
     """Whether each line of evidence stands below a watchdog line of the same rank."""
     first = {r.rank: (r.timeouts[0].at.file, r.timeouts[0].at.line) for r in logs.ranks if r.timeouts}
-    printed = [e for e in pointer.evidence if e.file != CONTEXT]
+    printed = [e for e in indication.evidence if e.file != CONTEXT]
     return bool(printed) and all(
         e.rank in first and e.file == first[e.rank][0] and e.line > first[e.rank][1] for e in printed
     )

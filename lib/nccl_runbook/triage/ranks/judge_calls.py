@@ -5,16 +5,16 @@ import re
 from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.messages.facts import Logs, Timeout
-from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.messages.judge import Indication
+from nccl_runbook.triage.ranks.judge_indication import matches, waiting_ranks
 from nccl_runbook.triage.ranks.judge_operations import operations_differ
-from nccl_runbook.triage.ranks.judge_pointer import matches, waiting_ranks
 
 _COUNT = re.compile(
     r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I
 )
 
 
-def counts_differ(logs: Logs) -> list[Pointer]:
+def counts_differ(logs: Logs) -> list[Indication]:
     """Ranks stopped at different batch numbers while one waited."""
     counts = {
         r.rank: (int(next(filter(None, m.groups()))), r.progress)
@@ -27,13 +27,13 @@ def counts_differ(logs: Logs) -> list[Pointer]:
     if high[0] - low[0] < 2 or [c for c, _ in counts.values()].count(high[0]) < 2:
         return []
     return [
-        Pointer(
+        Indication(
             "uneven-minibatches", "likely", (high[1], low[1], waiting_ranks(logs)[0].timeouts[0].at), (), 25
         )
     ]
 
 
-def calls_differ(logs: Logs) -> list[Pointer]:
+def calls_differ(logs: Logs) -> list[Indication]:
     """Waiting ranks wait in different calls: other numbers, or one number with another operation or size."""
     works = [(r.rank, t) for r in waiting_ranks(logs) for t in r.timeouts[:1] if t.seq is not None]
     numbers, calls = {t.seq for _, t in works}, {(t.op, t.numel_in) for _, t in works}
@@ -48,8 +48,8 @@ def calls_differ(logs: Logs) -> list[Pointer]:
         }
     elif len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
         mixed = len({op for op, _ in calls}) > 1
-        if mixed and (pointers := operations_differ(works)):
-            return pointers
+        if mixed and (indications := operations_differ(works)):
+            return indications
         # another call, or another module's weights: ranks may have taken different branches
         unsure = mixed or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls)
         sure = "possible" if unsure else "likely"
@@ -57,7 +57,7 @@ def calls_differ(logs: Logs) -> list[Pointer]:
     lines = tuple(
         same[0] for same in grouped(((t.seq, t.op, t.numel_in), t.at) for _, t in works).values()
     )  # one of each call
-    return [Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in causes.items()]
+    return [Indication(cause, status, lines[:4], (), place) for cause, (status, place) in causes.items()]
 
 
 def _group(rank: int, work: Timeout) -> str:
@@ -68,7 +68,7 @@ def _group(rank: int, work: Timeout) -> str:
     )
 
 
-def tensors_differ(logs: Logs) -> list[Pointer]:
+def tensors_differ(logs: Logs) -> list[Indication]:
     """Sender and receiver print different types or shapes of one tensor."""
     by = grouped((match[1], (match[2], match[3], line)) for match, line in matches(logs, "tensor-described"))
     name, one, other = next(
@@ -83,7 +83,7 @@ def tensors_differ(logs: Logs) -> list[Pointer]:
         (f"tensor = tensor.to(torch.{other[0]})",),
     )
     return [
-        Pointer(
+        Indication(
             "collective-mismatch",
             "likely" if waiting_ranks(logs) else "possible",
             (one[2], other[2]),
@@ -94,23 +94,23 @@ def tensors_differ(logs: Logs) -> list[Pointer]:
     ]
 
 
-def all_wait_alike(logs: Logs) -> list[Pointer]:
+def all_wait_alike(logs: Logs) -> list[Indication]:
     """A timeout without evidence of who was missing."""
     if not (waiting := waiting_ranks(logs)):
         return (
-            [Pointer("collective-on-some-ranks-only", "possible", (logs.timeout,), (), 920)]
+            [Indication("collective-on-some-ranks-only", "possible", (logs.timeout,), (), 920)]
             if logs.timeout
             else []
         )
     lines = tuple(r.timeouts[0].at for r in waiting[:2])
     causes = ("collective-on-some-ranks-only", "rank-busy-on-host", "rank-dependent-branch")
     return [
-        Pointer(cause, "possible", lines, ("the missing rank is not known",), 900 + i)
+        Indication(cause, "possible", lines, ("the missing rank is not known",), 900 + i)
         for i, cause in enumerate(causes)
     ]
 
 
-def numbered_calls_differ(logs: Logs) -> list[Pointer]:
+def numbered_calls_differ(logs: Logs) -> list[Indication]:
     """NCCL prints another operation, size or type under one number within groups of one size."""
     against = ("these may be two groups of the same size; then the calls do not belong together",)
     find = (
@@ -120,7 +120,7 @@ def numbered_calls_differ(logs: Logs) -> list[Pointer]:
         (),
     )
     return (
-        [Pointer("collective-mismatch", "possible", tuple(logs.apart), against, 34, Advice("", (find,)))]
+        [Indication("collective-mismatch", "possible", tuple(logs.apart), against, 34, Advice("", (find,)))]
         if logs.apart
         else []
     )

@@ -9,7 +9,7 @@ from nccl_runbook.causes.tables import table
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import compiled
 from nccl_runbook.messages.facts import CONTEXT
-from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.messages.judge import Indication
 
 # meaning of the words of a trial: [says] of the table
 _SAYS = {
@@ -18,7 +18,7 @@ _SAYS = {
 }
 
 
-def experiments(context: str) -> list[Pointer]:
+def experiments(context: str) -> list[Indication]:
     """A trial that makes the job work locates the broken path; a single remaining cause is likely."""
     out = ruled_out(context)
     return [
@@ -43,12 +43,12 @@ def ruled_out(context: str) -> set[str]:
     }
 
 
-def _broken(row: Mapping[str, Any], out: set[str], clause: str) -> list[Pointer]:
+def _broken(row: Mapping[str, Any], out: set[str], clause: str) -> list[Indication]:
     left = [cause for cause in row["causes"] if cause not in out]
     status = "likely" if len(left) == 1 else "possible"
     path_at_fault = Advice(f"The job works with this path switched off: {row['path']}.", **advice(row))
     return [
-        Pointer(cause, status, (LogLine(CONTEXT, 1, clause),), (), 10 + at, path_at_fault)
+        Indication(cause, status, (LogLine(CONTEXT, 1, clause),), (), 10 + at, path_at_fault)
         for at, cause in enumerate(left)
     ]
 
@@ -69,7 +69,7 @@ def _outcome(clause: str, tried: re.Match[str]) -> bool | None:
     return not works if works is not None and _SAYS["without"].search(clause[: tried.start()]) else works
 
 
-def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
+def _versions(row: Mapping[str, str], context: str) -> list[Indication]:
     """The same job fails with one version of a library and works with another, or the reporter names the
     first failing version."""
     expression = compiled(
@@ -108,7 +108,7 @@ def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
             (),
         )
         says = f"According to the report, this happens from {row['name']} {begins[0][0]} on."
-        return [Pointer(row["cause"], "possible", lines, (), 500, Advice(says, (change,)))]
+        return [Indication(row["cause"], "possible", lines, (), 500, Advice(says, (change,)))]
     cuda = _SAYS["cuda"].search(context)
     install = row["install"].format(version=good[0][0], cuda=cuda[1] if cuda else 12)
     says = f"The job works with {row['name']} {good[0][0]}" + (
@@ -119,4 +119,4 @@ def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
         f"Use {row['name']} {good[0][0]}" + (":" if install else "."),
         (install,) if install else (),
     )
-    return [Pointer(row["cause"], row["status"], lines, (), 9, Advice(says, (use,)))]
+    return [Indication(row["cause"], row["status"], lines, (), 9, Advice(says, (use,)))]

@@ -4,13 +4,13 @@ from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.judge import Pointer
-from nccl_runbook.triage.ranks.judge_pointer import matches
+from nccl_runbook.messages.judge import Indication
+from nccl_runbook.triage.ranks.judge_indication import matches
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 
 
-def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
+def ranks_on_one_gpu(logs: Logs) -> list[Indication]:
     """Behind `Duplicate GPU`: the devices that the ranks took."""
     refusal = logs.seen.get("nccl-duplicate-gpu-detected")
     taken = ((row, device.partition("busId ")) for row in logs.ranks for device in row.devices)
@@ -22,11 +22,11 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     nvml = {d.split()[3] for r in same for d in r.devices if " nvmlDev " in d}
     if len(nvml) > 1:
         return [
-            Pointer("bus-id-collision", "likely", tuple(refusal.lines[:2]), ("UUIDs were not printed",), 1)
+            Indication("bus-id-collision", "likely", tuple(refusal.lines[:2]), ("UUIDs were not printed",), 1)
         ]
     one_device = len(devices) == 1 and nvml == devices
     return [
-        Pointer(
+        Indication(
             "scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank",
             "likely" if one_device else "possible",
             tuple(refusal.lines[:2]),
@@ -36,7 +36,7 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     ]
 
 
-def ranks_chose_one_gpu(logs: Logs) -> list[Pointer]:
+def ranks_chose_one_gpu(logs: Logs) -> list[Indication]:
     """Two ranks that NCCL refuses printed the same device; if both see the same GPUs, the program chose it
     twice."""
     own = {match[1] or str(line.rank): (match[2], line) for match, line in matches(logs, "device-of-rank")}
@@ -47,7 +47,7 @@ def ranks_chose_one_gpu(logs: Logs) -> list[Pointer]:
         if len(chosen) == 2 and chosen[0][0] == chosen[1][0] and not logs.seen["ranks-share-gpu"].resumed:
             several = len(lists) == 1 and "," in lists.pop()
             return [
-                Pointer(
+                Indication(
                     "device-not-set-per-rank",
                     "likely" if several else "possible",
                     (refused, *(line for _, line in chosen)),
@@ -58,14 +58,14 @@ def ranks_chose_one_gpu(logs: Logs) -> list[Pointer]:
     return []
 
 
-def first_gpu_is_held(logs: Logs) -> list[Pointer]:
+def first_gpu_is_held(logs: Logs) -> list[Indication]:
     """In nvidia-smi's list, processes of other GPUs hold memory of the first one."""
     rows = [(match[1], match[2], line) for match, line in matches(logs, "nvidia-smi-process")]
     first = {pid for gpu, pid, _ in rows if gpu == "0"}
     both = first & {pid for gpu, pid, _ in rows if gpu != "0"}
     return (
         [
-            Pointer(
+            Indication(
                 "device-not-set-per-rank",
                 "likely",
                 tuple(line for _, pid, line in rows if pid in both)[:4],
@@ -78,7 +78,7 @@ def first_gpu_is_held(logs: Logs) -> list[Pointer]:
     )
 
 
-def versions_differ(logs: Logs) -> list[Pointer]:
+def versions_differ(logs: Logs) -> list[Indication]:
     """Processes use different NCCL versions: likely the fault if each rank or host names one and a message
     arrived with an unexpected size."""
     files = {f.name for f in logs.files}  # a line that names neither rank nor host
@@ -94,7 +94,7 @@ def versions_differ(logs: Logs) -> list[Pointer]:
         f"{', '.join(w[:4])} {'runs' if len(w) == 1 else 'run'} NCCL {v}" for v, w in by_version.items()
     )
     return [
-        Pointer(
+        Indication(
             "nccl-version-mismatch",
             "likely" if apart else "possible",
             tuple(LogLine(who[0], 0, f"NCCL version {version}") for version, who in by_version.items()),
@@ -105,7 +105,7 @@ def versions_differ(logs: Logs) -> list[Pointer]:
     ]
 
 
-def nodes_differ(logs: Logs) -> list[Pointer]:
+def nodes_differ(logs: Logs) -> list[Indication]:
     """Ranks or hosts of a communicator use different networks or numbers of channels. Hosts may share a
     name, and runs a file."""
     networks = {
@@ -128,19 +128,19 @@ def nodes_differ(logs: Logs) -> list[Pointer]:
         (channels, "possible", ("communicators of other ranks may have different numbers of channels",), 37),
     )
     return [
-        Pointer("nodes-differ", status, tuple(by.values()), why, place)
+        Indication("nodes-differ", status, tuple(by.values()), why, place)
         for by, status, why, place in differences
         if len(by) > 1
     ]
 
 
-def communicators_pile_up(logs: Logs) -> list[Pointer]:
+def communicators_pile_up(logs: Logs) -> list[Indication]:
     """One rank opened many communicators."""
     most = max(logs.ranks, key=lambda r: r.communicators, default=None)
     if most is None or most.communicators < MANY_COMMUNICATORS:
         return []
     return [
-        Pointer(
+        Indication(
             "communicator-recreated",
             "possible",
             (LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank),),

@@ -4,11 +4,11 @@ from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import rank_names
 from nccl_runbook.messages.clues import LOST
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.judge import Pointer
-from nccl_runbook.triage.ranks.judge_pointer import matches
+from nccl_runbook.messages.judge import Indication
+from nccl_runbook.triage.ranks.judge_indication import matches
 
 
-def rank_left(logs: Logs) -> list[Pointer]:
+def rank_left(logs: Logs) -> list[Indication]:
     """A rank left while others still communicated. All processes that torchrun lists as failed lost a peer,
     or torchrun ended them; a process between them that it does not list ended with exit code 0."""
     rows = matches(logs, "torchrun-failed-rank")
@@ -33,4 +33,4 @@ def rank_left(logs: Logs) -> list[Pointer]:
         ),
     )
     lines = tuple(lost[rank] for rank in sorted(victims))[:3]
-    return [Pointer("collective-on-some-ranks-only", "likely", lines, (), 27, advice)]
+    return [Indication("collective-on-some-ranks-only", "likely", lines, (), 27, advice)]

@@ -3,12 +3,12 @@
 from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import grouped, rank_names
 from nccl_runbook.messages.facts import Timeout
-from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.messages.judge import Indication
 
 NOT_COUNTED = ("SEND", "RECV", "COALESCED", "UNKNOWN", "ELIDED")
 
 
-def operations_differ(works: list[tuple[int, Timeout]]) -> list[Pointer]:
+def operations_differ(works: list[tuple[int, Timeout]]) -> list[Indication]:
     """One number in one group is another operation on some ranks: these calls cannot match; empty if the
     numbers of the calls say nothing. ``works``: rank and timeout of each rank that waits."""
     # each kind of call has a number of its own (ProcessGroupNCCL.cpp, torch 2.11: seqP2P_, seqCollective_)
@@ -33,6 +33,6 @@ def operations_differ(works: list[tuple[int, Timeout]]) -> list[Pointer]:
         else "the lines do not name the group: each group counts its own calls",
     )
     return [
-        Pointer("collective-mismatch", "likely", lines, against, 24, advice),
-        Pointer("rank-dependent-branch", "possible", lines, (), 43),
+        Indication("collective-mismatch", "likely", lines, against, 24, advice),
+        Indication("rank-dependent-branch", "possible", lines, (), 43),
     ]

@@ -1,4 +1,4 @@
-"""What every pointer from the table of ranks to a cause needs."""
+"""What every indication from the table of ranks to a cause needs."""
 
 import re
 import shlex
