@@ -174,6 +174,14 @@ def test_only_the_name_below_host_is_each_hosts_own() -> None:
     assert alike(*({"environment": {"host": {"name": f"n{at}", "iommu": "on" if at == 1 else "off"}}} for at in range(3)))[0] == [("note", ["n1"])]
 
 
+@pytest.mark.parametrize("name, own", [
+    *((name, True) for name in ("RAY_JOB_ID", "RAY_RAYLET_PID", "PET_NODE_RANK", "VLLM_HOST_IP", "SGLANG_HOST_IP", "VLLM_DP_RANK_LOCAL", "TORCHELASTIC_ERROR_FILE", "SLURM_NODEID")),
+    *((name, False) for name in ("RAY_ADDRESS", "RAY_CGRAPH_get_timeout", "PET_NNODES", "VLLM_PORT", "NCCL_SOCKET_IFNAME", "VLLM_HOST_IPS"))])
+def test_variables_that_a_launcher_gives_each_host_are_not_compared(name: str, own: bool) -> None:
+    differing = alike(*({"environment": {"roles": [{"variables": {name: str(at)}}]}} for at in range(3)))[0]
+    assert differing == ([] if own else [("warn", ["n0", "n1", "n2"])])
+
+
 @pytest.mark.parametrize("name, value, wrong", [("NCCL", "bond0.42", False), ("NCCL", "", False), ("NCCL", "=bond0.42", False), ("NCCL", "bond", False), ("NCCL", "=bond", True),
                                                 ("NCCL", "^lo", False), ("NCCL", "^lo,bond", True), ("NCCL", "x,bond", False), ("GLOO", "", False), ("GLOO", "eth0", True)])
 def test_values_of_socket_ifname(name: str, value: str, wrong: bool) -> None:

@@ -5,8 +5,10 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +161,27 @@ def test_the_nodes_of_a_ray_cluster(cluster: SlurmHosts, ray: str) -> None:
     with cluster.rule(1, "-p", "tcp", "--dport", "29500", "-j", "REJECT"):
         found = asked("--ray", "--python", RAY_PYTHON, "--no-ranks", prefix=there, RAY_ADDRESS=ray)
     assert "tcp-refused" in wrong(found)
+
+
+@pytest.mark.slow
+def test_ranks_over_the_nodes_of_a_ray_cluster(cluster: SlurmHosts, ray: str) -> None:
+    found = asked("--ray", "--python", RAY_PYTHON, prefix=inside(cluster, 1), RAY_ADDRESS=ray)
+    assert (wrong(found), found["failing"], found["exclude"]) == ({}, [], "")
+    assert [w["passed"] for w in found["worlds"]] == [True] * 3 and not cluster.left()
+    assert {r["host"] for r in found["worlds"][-1]["ranks"]} == {f"{cluster.net}.{at}" for at in (1, 2)}
+
+
+@pytest.mark.slow
+def test_killed_over_ray_it_leaves_nothing(cluster: SlurmHosts, ray: str) -> None:
+    """The command alone, and the command with all that it started on its own host."""
+    for words in ("nccl_runbook hosts", "hosts.py"):
+        environment = {**os.environ, "RAY_ADDRESS": ray}
+        command = [*inside(cluster, 1), sys.executable, "-m", "nccl_runbook", "hosts", "--ray", "--python", RAY_PYTHON, "--budget", "80s"]
+        with subprocess.Popen(command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            cluster.until(lambda: cluster.pids(2, "sys.stdin.buffer.readline"), 60)
+            time.sleep(2)
+            for pid in cluster.pids(1, words):
+                os.kill(pid, signal.SIGKILL)
+            began = time.monotonic()
+            cluster.until(lambda: not cluster.left(), 30)
+            print(f"nothing left {time.monotonic() - began:.1f} s after kill -9")
