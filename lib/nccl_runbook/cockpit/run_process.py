@@ -168,7 +168,7 @@ class RunProcess:
         if self.compared is not None:
             return f"{self.tested}: {self.compared['findings'][0]['text']} ({self.compared['what']})"
         if self.interrupted:
-            return f"{self.tested}; then the run was cancelled." if self.tested else ""
+            return f"{self.tested}; after these steps, the run was cancelled." if self.tested else ""
         if self.document is not None:
             return f"{self.tested or 'No test was run'}, {self.wall_s:.0f} s."
         last = next((line for line in reversed(self.lines) if line.strip()), "").removeprefix(PROGRAM)

@@ -19,14 +19,7 @@ from nccl_runbook.core.findings import (
     worst_first,
 )
 from nccl_runbook.core.records import Judged, Record
-from nccl_runbook.report.verdict_document import (
-    AT_WORK,
-    TO_COME,
-    Cause,
-    RunInfo,
-    StepEntry,
-    VerdictDocument,
-)
+from nccl_runbook.report.verdict_document import AT_WORK, TO_COME, Cause, RunInfo, StepEntry, VerdictDocument
 from nccl_runbook.report.verdict_sentence import (
     MEASURED,
     headline,
@@ -139,7 +132,7 @@ def _merged(cause: str, findings: list[tuple[str, Finding]], made: Collection[st
     remedies = (
         [] if best.status == "ruled-out" else [r for f in named if f.status != "ruled-out" for r in f.remedy]
     )
-    plainly = {(f"If so: {r.text}", r.lines) for r in remedies}
+    plainly = {(f"If this is the cause: {r.text}", r.lines) for r in remedies}
     return Cause(
         id=cause,
         status=best.status,
