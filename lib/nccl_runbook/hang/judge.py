@@ -106,7 +106,8 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         *([f"and {len(accused) - 3} more ranks"] if len(accused) > 3 else []),
     ]
     if victims and collective:
-        place = "there" if collective in lead.says else f"in {collective}"
+        number = f" {collective.partition(' ')[2]}"  # a wrong call has it behind another name
+        place = "there" if number in lead.says else f"in {collective}"
         others = f", and {len(victims) - there} more elsewhere" if there < len(victims) else ""
         who.append(f"{counted(there, 'rank')} wait{'s' if there == 1 else ''} {place}{others}")
     counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
@@ -211,7 +212,7 @@ def _decides(hang: Hang, lead: Accused) -> str:
         return _in_its_log(
             fitting(_cause(hang, lead) or CAUSE["dead"], lead.evidence[0].text).decides[2], lead.evidence
         )
-    known = lead.kind in ("mismatch", "slow") or any(s.rank == lead.rank for s in hang.stacks)
+    known = lead.kind in ("mismatch", "slow") or lead.in_call or any(s.rank == lead.rank for s in hang.stacks)
     return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else STACK_LINE
 
 
