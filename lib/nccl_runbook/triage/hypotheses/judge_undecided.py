@@ -36,11 +36,16 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         )
     if not read:
         why = [
-            f"{f.name}: {f.problem or f.left_out}" if f.lines or f.problem else f"{f.name} is empty"
+            f"{f.name} {f.problem}"
+            if f.problem
+            else f"{f.name}: {f.left_out}"
+            if f.lines
+            else f"{f.name} is empty"
             for f in logs.files
             if f.problem or f.lines or not f.size_bytes
         ]
-        return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
+        read_next = ". Name a log, a dump or a script of the job"
+        return f"nothing could be read ({'; '.join(why[:3])}){read_next}" if why else "no log was read"
     lines = counted(sum(f.lines for f in read), "line")
     if _over_sockets(logs) and not fits(logs, hypotheses):
         return (
