@@ -142,10 +142,10 @@ def next_test(
         return test
     if first:
         if first.probe == "hang" and DUMPS not in done:
-            # dumps that no run has collected yet cannot be read
-            now = [line for line in (first.line,) if not line.startswith("nccl-runbook hang ")]
             return Test(
-                "\n".join(("nccl-runbook look   # on the job's host, while it hangs", *now)),
+                "nccl-runbook look   # on the job's host, while it hangs"
+                # dumps that no run has collected yet cannot be read
+                + ("" if first.line.startswith("nccl-runbook hang ") else f"\n{first.line}"),
                 "Without a dump, the rank stays unknown. Look while the job hangs, "
                 "or collect dumps in its next run.",
                 (open_causes[0],),

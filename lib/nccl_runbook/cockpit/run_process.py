@@ -120,8 +120,11 @@ class RunProcess:
         if self.document is None:
             return ""
         left_out = {START_STEP, *self.document.run.not_run}
-        steps = [s for s in self.document.steps if s.record and s.notebook not in left_out]
-        return ", ".join(s.notebook for s in steps if s.status != "skipped")
+        return ", ".join(
+            s.notebook
+            for s in self.document.steps
+            if s.record and s.status != "skipped" and s.notebook not in left_out
+        )
 
     @property
     def interrupted(self) -> bool:

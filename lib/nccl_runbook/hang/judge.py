@@ -106,8 +106,8 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         *([f"and {len(accused) - 3} more ranks"] if len(accused) > 3 else []),
     ]
     if victims and collective:
-        number = f" {collective.partition(' ')[2]}"  # a wrong call has it behind another name
-        place = "there" if number in lead.says else f"in {collective}"
+        # the number of a wrong call stands behind another name
+        place = "there" if f" {collective.partition(' ')[2]}" in lead.says else f"in {collective}"
         others = f", and {len(victims) - there} more elsewhere" if there < len(victims) else ""
         who.append(f"{counted(there, 'rank')} wait{'s' if there == 1 else ''} {place}{others}")
     counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
@@ -160,8 +160,7 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
 def _attempts(hang: Hang) -> list[Evidence]:
     """Which attempt of the job the answer is about."""
     left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
-    were = "was" if len(left_out) == 1 else "were"
-    words = f"; {counted(len(left_out), 'file')} of earlier ones {were} left out" if left_out else ""
+    words = f"; left out: {counted(len(left_out), 'file')} of earlier attempts" if left_out else ""
     return (
         [Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")]
         if left_out or hang.logs.attempts > 1

@@ -57,8 +57,9 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
     """
     step_records, left_out = read_records(run_dir)
     if not step_records:
-        why = "; ".join(left_out.values()) or "it contains no record"
-        raise records.RecordError(f"{run_dir} is not the folder of a run: {why}")
+        raise records.RecordError(
+            f"{run_dir} is not the folder of a run: {'; '.join(left_out.values()) or 'it contains no record'}"
+        )
     printed = sorted(p for p in (run_dir / "logs").rglob("*") if p.is_file())
     if len(printed) > MOST_FILES:
         left_out["logs"] = f"{counted(len(printed) - MOST_FILES, 'file')} after the first {MOST_FILES} files"

@@ -90,8 +90,11 @@ def _why_open(name: str, has_begun: bool, run: RunInfo) -> str:
     if name in run.not_run:
         return run.not_run[name]
     if run.interrupted:
-        during = "the run was interrupted during this step"
-        return during if has_begun else "not run: the run was interrupted before this step"
+        return (
+            "the run was interrupted during this step"
+            if has_begun
+            else "not run: the run was interrupted before this step"
+        )
     if not run.command:
         return f"{name} has not finished"
     return AT_WORK if has_begun else TO_COME

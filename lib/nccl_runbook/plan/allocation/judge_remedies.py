@@ -87,11 +87,12 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
         else 0
     )
     if nodes:
-        over = " and start it with AReaL's Ray launcher" if needs_ray else ""
         return [
             Remedy(
                 "your launcher",
-                f"Give the job {nodes} nodes{over}. {_OWN_GPU}",
+                f"Give the job {nodes} nodes"
+                + (" and start it with AReaL's Ray launcher" if needs_ray else "")
+                + f". {_OWN_GPU}",
                 (f"#SBATCH --nodes={nodes}",),
             )
         ]

@@ -44,8 +44,11 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
             for f in logs.files
             if f.problem or f.lines or not f.size_bytes
         ]
-        read_next = ". Name a log, a dump or a script of the job"
-        return f"nothing could be read ({'; '.join(why[:3])}){read_next}" if why else "no log was read"
+        return (
+            f"nothing could be read ({'; '.join(why[:3])}). Name a log, a dump or a script of the job"
+            if why
+            else "no log was read"
+        )
     lines = counted(sum(f.lines for f in read), "line")
     if _over_sockets(logs) and not fits(logs, hypotheses):
         return (
