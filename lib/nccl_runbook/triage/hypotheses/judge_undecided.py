@@ -189,7 +189,11 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
         (
             line,
             "; or ".join(h.title for h in those),
-            f"about {text.about_s} s" if (text := step[line]) else "reads only",
+            f"about {text.about_s} s on four GPUs"
+            if (text := step[line])
+            else "reads only"
+            if line.startswith("nccl-runbook ")
+            else "by hand",
         )
         for line, those in lines.items()
     ]
