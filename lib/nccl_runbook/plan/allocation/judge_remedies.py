@@ -104,7 +104,8 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
     return [
         Remedy(
             "your launcher",
-            f"Give the job {counted(asked, 'GPU')} on one node. {_OWN_GPU}",
+            f"Give the job {counted(asked, 'GPU')} on one node"
+            f"{', if your cluster has such a node' if needs_ray else ''}. {_OWN_GPU}",
             (f"#SBATCH --gpus-per-node={asked}",),
         )
     ]
