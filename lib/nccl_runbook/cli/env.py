@@ -24,8 +24,8 @@ def env(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="A launch script, the output of `env`, or a Slurm, Ray or YAML block. - reads "
-            "standard input.",
+            help="A launch script, the output of `env`, or a Slurm, Ray or YAML block. Write - "
+            "for standard input.",
             show_default=False,
         ),
     ] = None,

@@ -58,7 +58,7 @@ def sync(
         str,
         typer.Option(
             metavar="LIST",
-            help="CUDA indices, the trainer's GPU first. Trainer and engine share a single GPU.",
+            help="CUDA indices, the trainer's GPU first. With one index, trainer and engine share that GPU.",
         ),
     ] = "",
     receivers_busy: Annotated[

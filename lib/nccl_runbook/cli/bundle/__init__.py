@@ -23,7 +23,7 @@ def bundle(
         Path, typer.Argument(metavar="RUN", help="Folder of a `make report` run, such as outputs/latest.")
     ],
     log: Annotated[list[Path] | None, typer.Argument(metavar="[LOG]...", help="Logs of the job.")] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The archive.")] = Path("bundle.zip"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File name of the archive.")] = Path("bundle.zip"),
     yes: Annotated[
         bool,
         typer.Option(

@@ -20,7 +20,9 @@ from nccl_runbook.machine import ask_nvml, guard
 
 
 def dev(
-    what: Annotated[Literal["gym"], typer.Argument(metavar="gym", help="What to run.")],
+    what: Annotated[
+        Literal["gym"], typer.Argument(metavar="gym", help="Name of the check; gym is the only one.")
+    ],
     fault: Annotated[
         list[str],
         typer.Option(metavar="NAME", help="Start only the job of this name. Repeatable. Default: all jobs."),

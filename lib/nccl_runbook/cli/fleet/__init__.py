@@ -42,7 +42,9 @@ def fleet(
     ] = None,
     nodes: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Names of all nodes. Default: all nodes in the history."),
+        typer.Option(
+            metavar="FILE", help="File with the names of all nodes. Default: all nodes in the history."
+        ),
     ] = None,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
