@@ -173,7 +173,7 @@ def test_a_damaged_json_file_is_either_read_or_not(text, tmp_path):
 def test_the_page_of_dumps_is_named_by_its_command_and_says_what_is_next(tmp_path):
     read_cli("hang", DATA / "hang" / "skip", "--html", tmp_path / "h.html")
     page = (tmp_path / "h.html").read_text()
-    assert "06-timeouts" not in page and "<strong>Next" in page and "nccl-runbook look" in page
+    assert "06-timeouts" not in page and "<strong>Next" in page and "open hang_job.py:60" in page
 
 
 def test_what_somebody_reports_is_not_said_to_stand_in_a_log():

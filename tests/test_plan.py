@@ -313,7 +313,8 @@ def test_every_plan_that_is_not_clean_has_a_remedy_and_each_does_what_it_says(ta
         assert "disk" not in remedy.text or verdict(text, update="disk") != "duplicate"
         assert not remedy.text.startswith("Ask for") or verdict(remedy.lines[0]) == "clean"
         told = re.match(r"Give the job (\d+) (GPU|node)", remedy.text)
-        assert not told or verdict(text, **{"gpus" if told[2] == "GPU" else "nodes": int(told[1])}) == "clean"
+        launcher = "ray" if "Ray launcher" in remedy.text else site.launcher
+        assert not told or verdict(text, launcher=launcher, **{"gpus" if told[2] == "GPU" else "nodes": int(told[1])}) == "clean"
 
 
 def test_a_clean_plan_needs_nothing_and_an_unread_tag_says_so():

@@ -383,7 +383,7 @@ def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
         assert ("Run these on the hosts of the job" in ended.stdout, "Run these on the hosts of the job" in page) == (name == "there",) * 2, name
         if name == "there":
             assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("Run these on the hosts of the job")[2]
-            assert f"The log is of node0, and this is {socket.gethostname()}: no test is run here." in ended.stdout
+            assert f"The log is of node0, and this host is {socket.gethostname()}, so no test is run here." in ended.stdout
     hosts, rows = triage_undecided.there(dataclasses.replace(reader.collect([str(tmp_path / "there.log")]), here="node0.cluster"), [])
     assert (hosts, rows) == ([], []), "a domain makes no other host"
     hosts, rows = triage_undecided.there(reader.collect([str(tmp_path / "there.log")]), [])

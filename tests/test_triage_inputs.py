@@ -125,7 +125,7 @@ def test_a_folder_without_a_file_was_named_and_is_not_taken_for_no_log(tmp_path)
     (tmp_path / "run" / "rank0").mkdir(parents=True)
     (tmp_path / "run" / "rank0" / ".hidden").write_text("x")
     empty = answer(reader.collect([str(tmp_path / "run")])).findings[-1]
-    assert empty.id == "log-not-read" and "run contains no readable file" in empty.title
+    assert empty.id == "log-not-read" and "run: contains no readable file" in empty.title
     (tmp_path / "run" / "out.log").write_text("KeyError: 'labels'\n")
     assert not [f for f in answer(reader.collect([str(tmp_path / "run")])).findings if f.id == "log-not-read"]
 

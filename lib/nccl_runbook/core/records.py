@@ -121,7 +121,7 @@ def read(wanted: Any, data: Any, place: str = "") -> Any:
         )
         raise RecordError(
             f"{place}{'.'.join(map(str, first['loc'])) or 'the file'}: "
-            + first["msg"].replace("Input should be", "must be").replace("Field required", "is missing")
+            + str(first["msg"]).replace("Input should be", "must be").replace("Field required", "is missing")
         ) from error
 
 

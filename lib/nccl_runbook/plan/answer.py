@@ -21,10 +21,7 @@ from nccl_runbook.plan.later import configs
 from nccl_runbook.scripts.read import Command, Script, read as read_script
 
 MOST_GPUS = 1024  # of one node; more is a slip
-FOREIGN = (
-    "no allocation or launch line of a known framework (AReaL, verl, OpenRLHF, TRL, slime, SkyRL, NeMo-RL, "
-    "prime-rl, and others); name the script that starts the job, or write its allocation"
-)
+FOREIGN = "no known allocation; name one, or a launch script (AReaL, verl, OpenRLHF, TRL, slime, SkyRL, ...)"
 
 
 @dataclasses.dataclass(frozen=True)
