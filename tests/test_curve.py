@@ -64,6 +64,7 @@ def test_a_map_of_gpus_has_a_box_for_each_cell_and_names_each_rank_of_a_shared_o
     words = [e.text for e in drawn.iter() if e.tag.endswith("text")]
     shared = [e for e in drawn.iter() if e.tag.endswith("rect") and e.get("fill") == TONES["broken"]]
     assert elements(groups_table(placed.groups).picture).count("rect") == len(placed.groups) * 4
+    assert drawn.get("width") == "338", "as narrow as a phone"
     assert len(shared) == sum(len(g.shared) for g in placed.groups) > 0 and {"GPU 3", "0 trainer", "weight-update"} <= {*words}
 
 

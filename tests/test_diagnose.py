@@ -180,7 +180,7 @@ def test_a_damaged_json_file_is_either_read_or_not(text, tmp_path):
 def test_the_page_of_dumps_is_named_by_its_command_and_says_what_is_next(tmp_path):
     read_cli("hang", DATA / "hang" / "skip", "--html", tmp_path / "h.html")
     page = (tmp_path / "h.html").read_text()
-    assert "06-timeouts" not in page and "<strong>Next" in page and "nccl-runbook look" in page
+    assert "06-timeouts" not in page and "<strong>Next" in page and "open hang_job.py:60" in page
 
 
 def test_what_somebody_reports_is_not_said_to_stand_in_a_log():
@@ -492,7 +492,7 @@ def test_an_allocation_of_an_older_tag_is_one():
     (("diagnose", "job.log", "nope.log"), "there is no file nope.log"), (("diagnose", "nope.log"), "there is no file nope.log"),
     (("hang", "job.log", "nope.log"), "there is no file nope.log"), (("diagnose", "job.log", "--gpus", "0"), "--gpus"),
     (("plan", "sglang:d1+fsdp:d1", "--gpus", "0"), "--gpus"), (("run", "--gpus", "9-3"), "'9-3' begins above its end"),
-    (("run", "--gpus", "zero"), "'zero' is not a GPU index"), (("diagnose", "99999999"), "no process 99999999"),
+    (("run", "--gpus", "zero"), "'zero' is not a GPU index"), (("run", "--gpus", "0-99999999999"), "too large"), (("sync", "--gpus", "12345678"), "too large"), (("diagnose", "99999999"), "no process 99999999"),
     (("diagnose", "4711471147"), "no process 4711471147"), (("look", "4711"), "--pid 4711"), (("look", "job.log"), "diagnose job.log"),
     (("run", "--gpus", "77"), "there is no GPU 77"), (("sync", "--gpus", "0,77"), "there is no GPU"), (("run", "-p", "gpus", "77"), "there is no GPU 77"),
     (("plan", "rollout.log", "--gpus", "2"), "there is no file rollout.log"), (("plan", "fsdp.json", "--gpus", "2"), "there is no file fsdp.json")])
@@ -500,6 +500,40 @@ def test_what_was_typed_wrong_is_named_in_one_sentence(arguments, words, tmp_pat
     (tmp_path / "job.log").write_text(OOM + "\n")
     done = read_cli(*arguments, cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == "" and len(done.stderr.splitlines()) == 1 and words in done.stderr, done
+
+
+@pytest.mark.parametrize("door", ["look", "hosts", "run"])
+@pytest.mark.parametrize("text", ['{"schema": "x"}', '{"schema": "nccl-runbook/record/2"}', '{"schema": "nccl-runbook/record/2", "step": 4}'])
+def test_what_is_no_record_is_refused_in_our_words(door, text, tmp_path):
+    (tmp_path / "rec.json").write_text(text)
+    done = read_cli(door, "--record", "rec.json", cwd=tmp_path)
+    assert done.returncode == 2 and "rec.json is not a record" in done.stderr and not re.search("Input should|Field required", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("lines", ["export NCCL_SOCKET_IFNAME=lo\nexport MASTER_ADDR=localhost\nsrun -N2 torchrun --nproc-per-node=8 train.py",
+                                   "#SBATCH --gpus-per-node=4\nexport NCCL_SOCKET_IFNAME=lo\nsrun -N2 torchrun --nproc-per-node=8 train.py",
+                                   "#SBATCH -N2\nexport GLOO_SOCKET_IFNAME=lo\nexport MASTER_ADDR=127.0.0.1\nsrun torchrun --nproc-per-node=8 train.py"])
+def test_no_test_of_gpus_follows_what_a_script_shows(lines, tmp_path):
+    (tmp_path / "bad.sbatch").write_text(f"#!/bin/bash\n{lines}\n")
+    answer = diagnose(tmp_path / "bad.sbatch", code=3)
+    assert answer["lead"]["remedy"] and answer["next"] is None
+
+
+def test_dumps_that_no_run_has_collected_are_not_to_be_read_now(tmp_path):
+    line = "[rank{0}]:[E1130 10:00:01.0 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={1}, OpType={2}, NumelIn=16, NumelOut=16, Timeout(ms)=600000) ran for 600050 milliseconds before timing out.\n"
+    (tmp_path / "job.log").write_text(line.format(1, 48, "ALLREDUCE") + line.format(3, 48, "BROADCAST"))
+    answer = diagnose(tmp_path / "job.log", code=3)
+    assert answer["next"]["line"].startswith("nccl-runbook look") and "nccl-evidence" not in answer["next"]["line"]
+    assert sum("nccl-runbook diagnose nccl-evidence" in one for one in answer["collect"]) == 1
+
+
+@pytest.mark.parametrize("name", ["empty", "none.log", "bits.dat"])
+def test_what_cannot_be_read_is_named_and_something_else_is_asked_for(name, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "none.log").touch()
+    (tmp_path / "bits.dat").write_bytes(bytes(range(256)) * 20)
+    said = diagnose(tmp_path / name, code=4)["sentence"]
+    assert name in said and "Name a log" in said and f"{name}: " not in said
 
 
 @pytest.mark.parametrize("name", ["nccl_trace_rank_0", "comm_lib_trace_rank_12"])

@@ -66,6 +66,16 @@ class TestRealDumps:
         found = told(DATA / fault)
         assert (found.culprits, found.kind) == (culprits, kind), found.sentence
 
+    @pytest.mark.parametrize("fault, line", [("skip", "hang_job.py:60"), ("stall", "hang_job.py:60"), ("pair-swap", "hang_job.py:68"), ("pair-spin", "hang_job.py:85"),
+                                             ("gloo-dtype", "train.py:74"), ("gloo-swap", "train.py:64"), ("gloo-minibatch", "train.py:61"), ("gloo-recv", "train.py:97")])
+    def test_the_sentence_names_the_line_of_the_culprits_call(self, fault, line):
+        found = told(DATA / fault)
+        assert line in found.sentence and found.frame.endswith(line) and len(found.sentence.split()) <= 45, found.sentence
+
+    @pytest.mark.parametrize("fault, line", [("skip", "open hang_job.py:60"), ("pair-swap", "open hang_job.py:68"), ("gloo-swap", "open train.py:64"), ("stall", "nccl-runbook look")])
+    def test_a_line_that_the_dumps_show_is_not_asked_for_again(self, fault, line):
+        assert told(DATA / fault).decides.startswith(line)
+
     def test_how_far_the_missing_rank_came_is_told_of_one_group_and_by_its_own_numbers(self):
         assert re.findall(r"\d+", told(DATA / "stall").evidence[0].text) == ["1", "6", "3", "7"], "rank 1 issued 6, 3 others 7; ranks wait for it in two smaller groups, too"
 

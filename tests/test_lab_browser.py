@@ -288,7 +288,7 @@ def test_the_setting_of_a_fix_is_tried_beside_a_control(page):
     playwright = pytest.importorskip("playwright.sync_api")
     playwright.expect(page.get_by_label("Setting to try")).to_have_value("NCCL_NVLS_ENABLE=0")  # a widget of its own: its message comes later
     interpret(page, f"env {sys.executable}")  # behind a prefix, the GPUs of a machine are unknown: then a setting can be tried
-    page.get_by_role("button", name="Try it beside a control").click()
+    page.get_by_role("button", name="Try the setting beside a control").click()
     page.locator("p", has_text="Tested:").filter(has_text="2 ranks, gloo").wait_for(timeout=60_000)
     shot(page, "tried")
     give(page, "tests/data/hang/skip", "rank 2 called broadcast")
@@ -362,9 +362,9 @@ def test_without_a_gpu_the_place_of_the_button_says_why_nothing_can_be_tried(pag
          "multicast")
     page.get_by_label("Setting to try").wait_for()
     page.get_by_text("shows no GPU: on the CPU, a setting").wait_for()
-    assert page.get_by_role("button", name="Try it beside a control").is_hidden()
+    assert page.get_by_role("button", name="Try the setting beside a control").is_hidden()
     interpret(page, f"env {sys.executable}")
-    page.get_by_role("button", name="Try it beside a control").wait_for()
+    page.get_by_role("button", name="Try the setting beside a control").wait_for()
     interpret(page, "")
 
 

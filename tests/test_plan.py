@@ -256,6 +256,13 @@ def test_roles_with_their_own_backends_share_only_where_they_are_scheduled_so():
         from_roles({"actor": "fsdp:d1+fsdp:d1"}, {}, row)
 
 
+@pytest.mark.parametrize("text, gpus, line", [("sglang:d4+fsdp:d8", 8, "#SBATCH --nodes=2"), ("sglang:d16+fsdp:d16", 16, "#SBATCH --nodes=2"),
+                                              ("sglang:d1+fsdp:d1", 1, "#SBATCH --gpus-per-node=2"), ("sglang:d4+fsdp:d4", 4, "#SBATCH --gpus-per-node=8")])
+def test_more_gpus_than_a_node_has_come_from_more_nodes(text, gpus, line):
+    asked = [line for r in fixes(text, gpus, "v1.0.4").remedy for line in r.lines if line.startswith("#SBATCH")]
+    assert asked == [line]
+
+
 # ---- remedies ----------------------------------------------------------------------------------------------------------------------
 
 def fixes(text: str, gpus: int, tag: str):
@@ -281,7 +288,9 @@ def test_the_options_that_no_script_reads_are_called_so_and_the_shipped_example_
 
 
 @pytest.mark.parametrize("text, gpus, smaller", [("sglang:d4+fsdp:d4", 4, "sglang:d2+fsdp:d2"), ("vllm:d2t2+fsdp:d4", 4, "vllm:d1t2+fsdp:d2"),
-                                                 ("sglang:d3+fsdp:d2", 4, "sglang:d2+fsdp:d2"), ("sglang:d1+fsdp:d1", 1, ""), ("sglang:d8+fsdp:d1", 4, "sglang:d3+fsdp:d1")])
+                                                 ("sglang:d3+fsdp:d2", 4, "sglang:d2+fsdp:d2"), ("sglang:d1+fsdp:d1", 1, ""), ("sglang:d8+fsdp:d1", 4, "sglang:d3+fsdp:d1"),
+                                                 ("sglang:d4+fsdp:d8", 8, "sglang:d4+fsdp:d4"), ("sglang:d2t2+fsdp:d12", 8, "sglang:d1t2+fsdp:d6"),
+                                                 ("vllm:d1+fsdp:d7", 4, "vllm:d1+fsdp:d1")])
 def test_a_smaller_string_of_the_same_shape_is_offered_and_is_clean(text, gpus, smaller):
     row = areal_rules.newest()
     assert rules_remedies.fitting(parse(text, row), Site(gpus), row) == smaller
@@ -304,7 +313,8 @@ def test_every_plan_that_is_not_clean_has_a_remedy_and_each_does_what_it_says(ta
         assert "disk" not in remedy.text or verdict(text, update="disk") != "duplicate"
         assert not remedy.text.startswith("Ask for") or verdict(remedy.lines[0]) == "clean"
         told = re.match(r"Give the job (\d+) (GPU|node)", remedy.text)
-        assert not told or verdict(text, **{"gpus" if told[2] == "GPU" else "nodes": int(told[1])}) == "clean"
+        launcher = "ray" if "Ray launcher" in remedy.text else site.launcher
+        assert not told or verdict(text, launcher=launcher, **{"gpus" if told[2] == "GPU" else "nodes": int(told[1])}) == "clean"
 
 
 def test_a_clean_plan_needs_nothing_and_an_unread_tag_says_so():

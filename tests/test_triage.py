@@ -90,11 +90,11 @@ def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
     page = tmp_path / "page.html"
     text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert "\npossible: the process has no access to a GPU" in text and "established: " not in text and "in your launcher: Start the container" in text
-    assert page.read_text().count("If so: Start the container") == 1 and "If so: What decides it" not in page.read_text()
-    assert f"If so: {causes()['container-gpu-access'].says}" in page.read_text() and "<h3>Possible: the process has no access to a GPU</h3>" in page.read_text()
+    assert page.read_text().count("Start the container") == 1 and "If this is the cause: Start the container" not in page.read_text()
+    assert f"If this is the cause: {causes()['container-gpu-access'].says}" in page.read_text() and "<h3>Possible: the process has no access to a GPU</h3>" in page.read_text()
     (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
     text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
-    assert "If so" not in text.split("\nalso ")[0] and "<h3>Possible" not in page.read_text()
+    assert "If this is the cause" not in text.split("\nalso ")[0] and "<h3>Possible" not in page.read_text()
 
 
 def test_every_cause_of_the_table_has_a_sample_words_and_a_probe():
@@ -383,7 +383,7 @@ def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
         assert ("Run these on the hosts of the job" in ended.stdout, "Run these on the hosts of the job" in page) == (name == "there",) * 2, name
         if name == "there":
             assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("Run these on the hosts of the job")[2]
-            assert f"The log is of node0, and this is {socket.gethostname()}: no test is run here." in ended.stdout
+            assert f"The log is of node0, and this host is {socket.gethostname()}, so no test is run here." in ended.stdout
     hosts, rows = triage_undecided.there(dataclasses.replace(reader.collect([str(tmp_path / "there.log")]), here="node0.cluster"), [])
     assert (hosts, rows) == ([], []), "a domain makes no other host"
     hosts, rows = triage_undecided.there(reader.collect([str(tmp_path / "there.log")]), [])

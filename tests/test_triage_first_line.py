@@ -184,7 +184,7 @@ def test_the_page_of_an_undecided_log_says_each_thing_once_and_shows_evidence(tm
     assert named.partition("<details")[0].count('class="copy"') == 1  # the same line for two readers
     assert 'id="evidence"' in body and "DistNetworkError" in body.partition('id="evidence"')[2].partition("</section>")[0]
     assert body.count("a rank could not connect to the store") == 1
-    assert all("If so: " in card.partition("<p><strong>")[0] for card in cards if "If so: " in card.partition("<details")[0])  # what the cause is stands first
+    assert all("If this is the cause: " in card.partition("<p><strong>")[0] for card in cards if "If this is the cause: " in card.partition("<details")[0])  # what the cause is stands first
 
 
 GAVE_UP = "w3:5:6 [0] misc/ibvwrap.cc:66 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out\n"

@@ -225,10 +225,10 @@ def test_merging_takes_the_best_status_and_joins_evidence():
 
 
 def test_a_remedy_is_told_once_and_without_if_where_one_step_is_sure():
-    plain, other = Remedy("your launcher", "Give it more room:", ("docker run --shm-size=8g ...",)), Remedy("the administrator", "If so: Look at it.")
+    plain, other = Remedy("your launcher", "Give it more room:", ("docker run --shm-size=8g ...",)), Remedy("the administrator", "If this is the cause: Look at it.")
     first = Remedy("you", "End the other process.")
     told = [dataclasses.replace(samples.shared_gpu(), remedy=(first,)), dataclasses.replace(samples.shared_gpu(Severity.WARN, "likely"), remedy=(plain,)),
-            dataclasses.replace(samples.shared_gpu(Severity.WARN, "possible"), remedy=(dataclasses.replace(plain, text="If so: Give it more room:"), other))]
+            dataclasses.replace(samples.shared_gpu(Severity.WARN, "possible"), remedy=(dataclasses.replace(plain, text="If this is the cause: Give it more room:"), other))]
     (merged,) = merge_causes([samples.record(f"0{n}-step", [one]) for n, one in enumerate(told, 1)])
     assert merged.status == "established" and merged.remedy == [first, plain, other]  # what the surest step does not say, another one does
 

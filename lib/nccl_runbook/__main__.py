@@ -103,11 +103,9 @@ def nccl_runbook(
         bool, answer.typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """From a failed multi-GPU job to a proven cause and the fix.
-
-    Exit codes: 0 healthy, 1 the runbook failed, 2 wrong usage, 3 broken or degraded,
-    4 unknown, 129/130/143 interrupted.
-    """
+    """Find the cause of a multi-GPU job that failed, hangs or is slow, and the fix. Exit codes: 0
+    healthy, 1 the runbook failed, 2 wrong usage, 3 broken or degraded, 4 unknown, 129/130/143
+    interrupted."""
 
 
 def spread(arguments: Sequence[str]) -> list[str]:

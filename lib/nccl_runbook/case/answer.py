@@ -16,7 +16,7 @@ from nccl_runbook.case.judge import (
     sentence,
     to_collect,
 )
-from nccl_runbook.case.read import Start
+from nccl_runbook.case.read import SETTINGS, Start
 from nccl_runbook.causes.causes import in_logs
 from nccl_runbook.core.facts import grouped, utc_now
 from nccl_runbook.core.findings import Finding, Severity, exit_code, step_status, worst_first
@@ -75,8 +75,13 @@ def case(gathered: Gathered, name: str, command: str, fail_on: str) -> Case:
     decisions = {h.cause: h.decides for h in gathered.logs.hypotheses} if gathered.logs else {}
     fits = [c.id for c in gathered.fits]
     test = of_words(gathered.logs) or next_test(document, lead, fits, gathered.steps, decisions)
-    if test and names and lead and lead.status == "likely" and _READ_AGAIN.match(test.line):
-        test = None  # what a search in these logs shows is in the answer
+    if (
+        test
+        and lead
+        and lead.status == "likely"
+        and (steps == [SETTINGS] or names and _READ_AGAIN.match(test.line))
+    ):
+        test = None  # what a search in these logs shows is in the answer; a script shows its settings
     collect = (
         to_collect(
             document,

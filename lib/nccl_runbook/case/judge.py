@@ -25,6 +25,7 @@ _BEFORE_ANY_COLLECTIVE = ("socket-interface-wrong", "rendezvous-name-resolution"
 READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 # first words of a line that a look asks for -> what the line shows
 _SHOWS = {
+    "open ": "Read the code up to this line: it is the last known line of the rank that is to blame.",
     "py-spy dump --native": "what this process does below Python, in native code",
     "py-spy dump --locals": "the arguments of the calls in which the ranks wait",
     "ss ": "which process listens on that port",
@@ -143,7 +144,8 @@ def next_test(
     if first:
         if first.probe == "hang" and DUMPS not in done:
             return Test(
-                f"nccl-runbook look   # on the job's host, while it hangs\n{first.line}",
+                "nccl-runbook look   # on the job's host, while it hangs"
+                + ("" if first.line.startswith("nccl-runbook hang ") else f"\n{first.line}"),
                 "Without a dump, the rank stays unknown. Look while the job hangs, "
                 "or collect dumps in its next run.",
                 (open_causes[0],),

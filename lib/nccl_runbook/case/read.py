@@ -172,7 +172,7 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
     from nccl_runbook.hang.judge_silence import of_picture
     from nccl_runbook.hang.live import judge as live
     from nccl_runbook.hang.live.judge_hosts import together
-    from nccl_runbook.hang.live.ranks.table_ranks import job_name
+    from nccl_runbook.hang.live.ranks.table_ranks import DOES, job_name
     from nccl_runbook.hang.table import looked_table
 
     if not any(one.ranks for one in looks):
@@ -188,7 +188,10 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
                     "another-job-hangs",
                     Severity.UNKNOWN if word == "unknown" else Severity.WARN,
                     f"another job {_ALSO[word]} ({job_name(job)}): {job.sentence}",
-                    tuple(Evidence(f"{v.name}: {v.does}", f"pid {v.pid} on {v.host}") for v in job.ranks[:4]),
+                    tuple(
+                        Evidence(f"{v.name} {DOES[v.does]}", f"pid {v.pid} on {v.host}")
+                        for v in job.ranks[:4]
+                    ),
                     (
                         Remedy(
                             "you",
@@ -199,7 +202,7 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
                 )
                 for job in others
                 if (word := live.verdict([job])) in _ALSO
-                and not (word == "unknown" and any(v.does == "moving" for v in job.ranks))
+                and not (word == "unknown" and any(v.does in ("moving", "starting") for v in job.ranks))
             ),
         ],
         [looked_table(j, looks) for j in jobs],

@@ -65,7 +65,7 @@ def text(case: Case, diff: str = "") -> str:
             *map(evidence_line, fresh[:SHOWN]),
             *[f"   against: {cut(e.text, TEXT_CHARACTERS)}" for e in first.against[:SHOWN]],
             *(
-                [f"   {'If so: ' if first.status == 'possible' else ''}{known.says}"]
+                [f"   {'If this is the cause: ' if first.status == 'possible' else ''}{known.says}"]
                 if known and not any(e.source.endswith("decoded") for e in evidence)
                 else []
             ),
@@ -174,7 +174,7 @@ def _weaker(cause: Cause, first: Cause | Finding | None, sentence: str) -> Itera
     if not first and cause.id in causes():
         yield from (evidence_line(e) for e in cause.evidence[:1] if quoted(e.text).strip('"') not in sentence)
         decoded = [evidence_line(e) for e in cause.evidence if e.source.endswith("decoded")]
-        yield from decoded or [f"   If so: {causes()[cause.id].says}"]
+        yield from decoded or [f"   If this is the cause: {causes()[cause.id].says}"]
         yield from (line for r in cause.remedy[1:2] for line in remedy(r))
 
 
@@ -192,7 +192,10 @@ def evidence_line(evidence: Evidence) -> str:
 
 def remedy(r: Remedy) -> list[str]:
     """Lines of text: who can do it, what, and the lines to copy."""
-    return [f"   {WHO[r.who]}: {r.text.removeprefix('If so: ')}", *(f"       {line}" for line in r.lines)]
+    return [
+        f"   {WHO[r.who]}: {r.text.removeprefix('If this is the cause: ')}",
+        *(f"       {line}" for line in r.lines),
+    ]
 
 
 def _beside(findings: Iterable[Finding], lead: Finding | None, all_notes: bool) -> list[Finding]:

@@ -120,7 +120,7 @@ def remedies_for(
     """Remedies: ``rows``, or those of the table of causes for the naming ``lines``, in the form of
     ``launcher``. For a possible cause they are marked as unconfirmed."""
     rows = fitting(cause, *lines).remedy if rows is None else rows
-    if_so = "If so: " if status == "possible" and cause != "benign" else ""
+    if_so = "If this is the cause: " if status == "possible" and cause != "benign" else ""
     return tuple(
         Remedy(
             who,

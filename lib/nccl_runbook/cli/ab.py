@@ -42,52 +42,73 @@ from nccl_runbook.sync import models
 
 
 def ab(
-    a: Annotated[str, typer.Argument(metavar="A", help=f"A set-up: {reader.GRAMMAR}.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The other set-up, written like A.")],
+    a: Annotated[str, typer.Argument(metavar="A", help=f"Set-up A: {reader.GRAMMAR}.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Set-up B, in the same form as A.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False),
+        typer.Argument(
+            metavar="[-- COMMAND...]", help="Your command, which runs in both set-ups.", show_default=False
+        ),
     ] = None,
     figure: Annotated[
         str,
         typer.Option(
             metavar="REGEX",
-            help="Expression for the number that your command prints; named groups for several.",
+            help="Regular expression for the number that your command prints. Use named groups "
+            "for several numbers.",
         ),
     ] = "",
     more_is_better: Annotated[
-        bool, typer.Option("--more-is-better", help="A larger figure is better, such as tokens per second.")
+        bool,
+        typer.Option("--more-is-better", help="Treat a larger number as better, as for tokens per second."),
     ] = False,
     collective: Annotated[
-        str, typer.Option(metavar="OP", help="Collective to run without a command. Roles: rank0, rank1, ...")
+        str,
+        typer.Option(
+            metavar="OP", help="Collective to run if you name no command. Its roles are rank0, rank1, ..."
+        ),
     ] = "all_reduce",
     size: Annotated[
         int,
         typer.Option(
-            metavar="BYTES", min=0, help="Size of the collective. 0: 256 MiB, or 1 MiB without a GPU."
+            metavar="BYTES",
+            min=0,
+            help="Size of the collective in bytes. 0 means 256 MiB, or 1 MiB without a GPU.",
         ),
     ] = 0,
     sync: Annotated[
         str,
-        typer.Option(metavar="MODEL", help="Compare a weight sync of this model. Roles: trainer, engine."),
+        typer.Option(
+            metavar="MODEL", help="Compare a weight sync of this model. Its roles are trainer and engine."
+        ),
     ] = "",
     method: Annotated[
         str,
         typer.Option(
-            help="Method of the weight sync. Default: nccl-per-tensor; without a GPU gloo-per-tensor."
+            help="Method of the weight sync. Default: nccl-per-tensor, or gloo-per-tensor without a GPU."
         ),
     ] = "",
-    layers: Annotated[int, typer.Option(min=0, help="Number of layers of the model. 0: all.")] = 0,
-    rounds: Annotated[int, typer.Option(min=1, max=1000, help="How often to run A B B A.")] = 3,
+    layers: Annotated[
+        int, typer.Option(min=0, help="Number of layers of the model; 0 means all layers.")
+    ] = 0,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=1000, help="Number of rounds. Each round runs A, B, B, A.")
+    ] = 3,
     budget: Annotated[
-        str, typer.Option(metavar="TIME", help="Time limit of all runs together: 90s, 5m, 1h30m.")
+        str, typer.Option(metavar="TIME", help="Time limit of all runs together, such as 90s, 5m or 1h30m.")
     ] = "10m",
     python: Annotated[
-        str, typer.Option(metavar="PREFIX", help="Interpreter of your job, a path or a prefix.")
+        str,
+        typer.Option(
+            metavar="PREFIX",
+            help="Python of your job: a path, or a command such as `docker exec -i areal python3`.",
+        ),
     ] = "",
-    gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1. Default: all.")] = "",
+    gpus: Annotated[
+        str, typer.Option(metavar="LIST", help="CUDA indices of the GPUs, such as 0,1. Default: all GPUs.")
+    ] = "",
     allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")
+        bool, typer.Option("--allow-busy", help="Also test on GPUs that other processes use.")
     ] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
@@ -95,8 +116,8 @@ def ab(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Run A and B in turn: how much do they differ, how sure is that, and which
-    setting makes the difference?"""
+    """Run set-ups A and B in turn, measure the difference with its uncertainty, and find the setting
+    that causes the difference."""
     stop.end()  # until something is measured
     stopped, began = stop.Stop(), time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -126,7 +147,9 @@ def ab(
                 arms, until - time.monotonic(), lambda: subject, comparison.walk, rounds, stopped
             )
             if command or compared.stopped:
-                libraries = Gap("not-run", compared.stopped or "your own command is not inspected")
+                libraries = Gap(
+                    "not-run", compared.stopped or "settings inside your own command are not inspected"
+                )
             else:
                 libraries = environment.of_arms(ranks.engine, arms)
         except ValueError as error:
@@ -140,9 +163,9 @@ def _arms(a: str, b: str, until: float, allow_busy: bool) -> Arms:
     """The two set-ups. ValueError if they cannot be read or do not differ, or if the GPUs are busy."""
     arms = reader.read(a, b, within_s=until - time.monotonic())
     if somebody := busy.gpus_busy(nvml.users(until - time.monotonic()), allow_busy):
-        raise ValueError(f"{somebody.title}; --allow-busy tests all the same")
+        raise ValueError(f"{somebody.title}; with --allow-busy, the test runs nevertheless")
     if not arms.named:
-        raise ValueError("A and B are both your unchanged environment: name a setting that differs")
+        raise ValueError("A and B are both your unchanged environment; name a setting in which they differ")
     return arms
 
 

@@ -62,7 +62,7 @@ def in_a_folder(path: Path | None) -> Path | None:
 def _own_page(path: Path | None) -> Path | None:
     size = path.stat().st_size if in_a_folder(path) and path.is_file() else 0
     if size > 1 << 22 or size and not (os.access(path, os.R_OK) and _TITLE in path.read_bytes()):
-        leave(f"cannot write {path}: the file exists, and nccl-runbook did not write it")
+        leave(f"cannot write {path}: the file exists, and was not written by nccl-runbook")
     return path
 
 
@@ -79,18 +79,18 @@ def __getattr__(name: str) -> Any:
             Literal[FAIL_ON],
             typer.Option(
                 metavar="VERDICT",
-                help=f"From this verdict on, the exit code is not 0: {', '.join(FAIL_ON)}.",
+                help=f"Lowest verdict that gives an exit code other than 0: {', '.join(FAIL_ON)}.",
             ),
         ],
         "JsonOption": Annotated[
-            bool, typer.Option("--json", help="Print only the answer, as JSON, on standard output.")
+            bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")
         ],
         "RedactOption": Annotated[
             str,
             typer.Option(
                 metavar="FILE",
                 callback=_own_patterns,
-                help="Also mask text that matches the expressions in this file.",
+                help="Also mask text that matches the regular expressions in this file.",
             ),
         ],
         "ShareOption": Annotated[
@@ -98,15 +98,15 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 "--share",
                 callback=share,
-                help="Replace names of hosts, users, teams, buckets and folders, "
-                "IP and MAC addresses, and GPU "
-                "UUIDs. Names of files, jobs and models stay: read the page before you pass it on.",
+                help="Replace names of hosts, users, teams, buckets and folders, IP and MAC "
+                "addresses, and GPU UUIDs. Names of files, jobs and models are kept, so "
+                "read the page before you pass it on.",
             ),
         ],
         "HtmlOption": Annotated[
             Path | None,
             typer.Option(
-                metavar="FILE", callback=_own_page, help="Also write the answer as one page to pass on."
+                metavar="FILE", callback=_own_page, help="Also write the answer as one HTML page to pass on."
             ),
         ],
         "SaveOption": Annotated[
@@ -114,7 +114,7 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 metavar="FILE",
                 callback=in_a_folder,
-                help="Save what was seen as a record, to judge it or join it with others later.",
+                help="Save the facts as a record, to judge the record or join it with others later.",
             ),
         ],
     }[name]
@@ -153,7 +153,7 @@ def _never_read(path: str) -> str:
     return (
         ""
         if os.path.isfile(name) and not waits(name) or os.path.isdir(name)
-        else (f"{path} is a pipe, a socket or a device, not a regular file: write its text to a file first")
+        else (f"{path} is a pipe, a socket or a device, not a regular file; first copy its text into a file")
     )
 
 
@@ -215,7 +215,7 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
 
     named_path, path = path, beside.free(path)
     if path != named_path:
-        say(f"wrote {path} instead: another command wrote {named_path} meanwhile")
+        say(f"another command wrote {named_path} in the meantime, so this answer is in {path}")
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
             path.write_text(text, encoding="utf-8", errors="replace")

@@ -31,26 +31,32 @@ def diagnose(
         answer.typer.Argument(
             metavar="[ANYTHING...]",
             show_default=False,
-            help="Logs, folders, archives, dumps, stacks, records, launch scripts, "
-            "configurations, an allocation, a pid, an error text, - for standard input; nothing: "
-            "the ranks on this machine.",
+            help="Any of: logs, folders, archives, dumps, stacks, records, launch scripts, "
+            "configurations, an allocation, a pid, an error text, or - for standard input. "
+            "Without a name, `diagnose` reads the ranks that run on this machine.",
         ),
     ] = None,
     against: Annotated[
         list[str],
         answer.typer.Option(
             metavar="GOOD",
-            help="What a run that worked left: its folder in outputs, records, logs, scripts. Repeatable.",
+            help="Files of a good run to compare with: its folder in outputs, records, logs, "
+            "scripts. Repeatable.",
         ),
     ] = [],  # noqa: B006
     gpus: Annotated[
         int | None,
-        answer.typer.Option(metavar="N", help="GPUs per node, if the allocation does not say.", min=1),
+        answer.typer.Option(
+            metavar="N", help="GPUs per node, if the allocation does not contain this number.", min=1
+        ),
     ] = None,
     gap: Annotated[
         float,
         answer.typer.Option(
-            metavar="S", min=0.0, max=3600.0, help="Seconds between two samples of a running job."
+            metavar="S",
+            min=0.0,
+            max=3600.0,
+            help="Seconds between the first and the last sample of a running job.",
         ),
     ] = 10.0,
     json: answer.JsonOption = False,
@@ -59,8 +65,8 @@ def diagnose(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Start here: name everything you have, and read what is broken, how that
-    is known, and what to change."""
+    """Start here. Name every file you have of a failed or hung job, and get the fault, its evidence,
+    and the fix."""
     stop.end()
     answer.named(against)
     material, gathered = _gathered(list(given or ()), gap, gpus or 0, against)
@@ -69,9 +75,7 @@ def diagnose(
             [answer.typer.prompt("A path, or the error text")], gap, gpus or 0, against
         )
     if not gathered.records and given and not material.pids:
-        answer.leave(
-            f"{', '.join(given)}: nothing in it is a log, a dump, a launch script or a configuration"
-        )
+        answer.leave(f"{', '.join(given)}: contains no log, dump, launch script or configuration")
     if not gathered.records:
         from nccl_runbook.case.judge import DUMPS
         from nccl_runbook.core.records import of_findings

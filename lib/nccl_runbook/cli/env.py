@@ -24,8 +24,8 @@ def env(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="A launch script, the output of `env`, or a Slurm, Ray or YAML block. - reads "
-            "standard input.",
+            help="A launch script, the output of `env`, or a Slurm, Ray or YAML block. Write - "
+            "for standard input.",
             show_default=False,
         ),
     ] = None,
@@ -33,14 +33,17 @@ def env(
         list[int],
         typer.Option(
             metavar="N...",
-            help="A running process. Several processes are compared, such as trainer and engine.",
+            help="A running process. If you name several processes, such as trainer and engine, "
+            "`env` compares their settings.",
         ),
     ] = [],  # noqa: B006
     torch: Annotated[
-        str, typer.Option(metavar="VERSION", help="Judge for this torch version, such as 2.11.")
+        str,
+        typer.Option(metavar="VERSION", help="Check the settings against this torch version, such as 2.11."),
     ] = "",
     nccl: Annotated[
-        str, typer.Option(metavar="VERSION", help="Judge for this NCCL version, such as 2.28.9.")
+        str,
+        typer.Option(metavar="VERSION", help="Check the settings against this NCCL version, such as 2.28.9."),
     ] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
@@ -48,11 +51,11 @@ def env(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """List settings that nobody reads, or that are wrong, renamed or obsolete, and what
-    to set instead. Reads only."""
+    """List settings that no program reads, and settings that are wrong, renamed or obsolete, with the
+    correct setting. The command only reads."""
     wrong = [
         *(f"--pid {p}: a process id must be above 0" for p in pid if p < 1),
-        *(["name a file or processes, not both"] if file and pid else []),
+        *(["name either a file or processes, not both"] if file and pid else []),
         *(
             f"{v!r} is not a version: write numbers such as 2.11"
             for v in (torch, nccl)
@@ -84,13 +87,7 @@ def env(
         code,
         html,
         lambda: answer.page_of(
-            "env",
-            sentence,
-            findings,
-            tables(looked_at),
-            code,
-            answer.judged(looked_at),
-            diff=diff,
+            "env", sentence, findings, tables(looked_at), code, answer.judged(looked_at), diff=diff
         ),
     )
 

@@ -29,7 +29,8 @@ def hang(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="Flight-recorder dumps, logs, stacks, live looks. Folders and archives are fine.",
+            help="Files of the hung job: flight-recorder dumps, logs, stacks, and records of "
+            "`look`. Folders and archives are read, too.",
         ),
     ],
     json: answer.JsonOption = False,
@@ -38,7 +39,8 @@ def hang(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Read what a hung job left: which rank never came, who only waited, and what to collect next."""
+    """Read the files of a hung job, and show which rank never reached the collective, which ranks only
+    waited, and what to collect next."""
     stop.end()
     answer.named(paths, one=True)
     facts = collect(paths)

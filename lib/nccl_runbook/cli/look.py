@@ -49,8 +49,8 @@ def look(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Look at a job that hangs now: which rank never came, what it is doing, and who
-    waits for it. Reads only."""
+    """Examine a job that hangs now, and show which rank never reached the collective, what this rank
+    is doing, and which ranks wait. The command only reads."""
     if record and (pid or save):
         answer.leave(
             "--record cannot be combined with --pid or --save: it joins saved records and does not "
@@ -118,9 +118,9 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
     recorded = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
     looks = whole_looks(recorded)
     if len(looks) < len(recorded):
-        answer.leave("a record comes from another version, or one of its samples is incomplete")
+        answer.leave("a record was written by another version, or contains an incomplete sample")
     return looks or answer.leave(
-        f"no live look in {', '.join(map(str, paths))}: create one with nccl-look.pyz --live"
+        f"{', '.join(map(str, paths))}: no record of a running job; nccl-look.pyz --live writes one"
     )
 
 

@@ -36,10 +36,12 @@ def plan(
     ],
     gpus: Annotated[
         int | None,
-        typer.Option(metavar="N", help="GPUs per node. The YAML may already contain this number.", min=1),
+        typer.Option(
+            metavar="N", help="GPUs per node. Needed only if the input does not contain this number.", min=1
+        ),
     ] = None,
     areal: Annotated[
-        str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0. Default: the newest known.")
+        str, typer.Option(metavar="TAG", help="AReaL tag, such as v0.4.0. Default: the newest known tag.")
     ] = "",
     launcher: Annotated[str, typer.Option(help="AReaL's launcher: local, single-controller or ray.")] = "",
     nodes: Annotated[
@@ -50,8 +52,8 @@ def plan(
         bool,
         typer.Option(
             "--check-devices",
-            help="Also check with NVML that the planned GPUs of this machine are different GPUs. "
-            "Without --gpus: all visible ones.",
+            help="Also check with NVML that the planned GPUs of this machine are different "
+            "GPUs. Without --gpus, all visible GPUs are checked.",
         ),
     ] = False,
     json: answer.JsonOption = False,
@@ -59,10 +61,12 @@ def plan(
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
 ) -> None:
-    """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Starts nothing.
-    Reads only."""
+    """Show which rank gets which GPU, whether NCCL will refuse this placement, and what to change. The
+    command starts no process."""
     if not target.strip():
-        answer.leave("the allocation is empty (an unset shell variable?): write sglang:d4+fsdp:d4")
+        answer.leave(
+            "the allocation is empty (an unset shell variable?); write for example sglang:d4+fsdp:d4"
+        )
     if (no_option := launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk")) or (
         re.fullmatch("[A-Za-z_]+", target) and not os.path.exists(target)
     ):
@@ -167,7 +171,11 @@ def _as_text(plans: list[Plan], left_out: list[str], word: str, code: int) -> st
         lines = [*map(finding_text, first.findings), ""]
         lines += [repr(groups_table(first.placed.groups, first.gpus))] if first.placed else []
     else:
-        lines = [repr(plans_table(plans)), "", "For the fix of each plan: use --html FILE, or name one file."]
+        lines = [
+            repr(plans_table(plans)),
+            "",
+            "To see the fix of each plan, use --html FILE, or name one file.",
+        ]
     lines += [f"{'passed over' if line.endswith(FOREIGN) else 'not read'}: {line}" for line in left_out]
     summary = f": {_counted(plans, left_out)}" if len(plans) + len(left_out) > 1 else ""
     return "\n".join([*lines, f"verdict: {word} (exit code {code}){summary}"])

@@ -53,32 +53,48 @@ def reduce(
         list[str],
         typer.Argument(
             metavar="-- CMD...",
-            help="Your job. {NAME} becomes the value of that axis. The variable NAME is set as well.",
+            help="Command of your job. In the command, {NAME} stands for the value of the axis "
+            "NAME. The environment variable NAME has the same value.",
         ),
     ],
     axis: Annotated[
-        list[str], typer.Option(metavar="NAME=A,B,...", help="A size to vary, smallest value first.")
+        list[str],
+        typer.Option(
+            metavar="NAME=A,B,...", help="A size to vary, with its values from the smallest to the largest."
+        ),
     ] = [],  # noqa: B006
     deadline: Annotated[
         float,
         typer.Option(
-            metavar="S", min=1.0, max=1e6, help="Seconds per run. Then look at the hung run, and end it."
+            metavar="S",
+            min=1.0,
+            max=1e6,
+            help="Time limit of a run in seconds. After this time, "
+            "`reduce` looks at the hung run, and ends it.",
         ),
     ] = 900,
     fail_on: Annotated[
         str,
-        typer.Option(metavar="REGEX", help="A line that shows the failure. Default: any exit code except 0."),
+        typer.Option(
+            metavar="REGEX",
+            help="Regular expression for an output line that shows "
+            "the failure. Default: any exit code except 0 is a "
+            "failure.",
+        ),
     ] = "",
     repeats: Annotated[
-        int, typer.Option(min=1, max=100, help="Runs per combination, for intermittent failures.")
+        int,
+        typer.Option(
+            min=1, max=100, help="Number of runs per combination of sizes, for intermittent failures."
+        ),
     ] = 1,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the logs: new or empty.")] = LOGS,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New or empty folder for the logs.")] = LOGS,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
 ) -> None:
-    """Run your job at growing scale until one run fails. All processes of a run end
-    before the next run starts."""
+    """Run your job with growing sizes until a run fails. All processes of a run end before the next
+    run starts."""
     from nccl_runbook.compare import reduction
 
     try:
@@ -91,7 +107,7 @@ def reduce(
             out = next(folder for folder in numbered if not folder.exists())
         new_folder(out, exist_ok=True)
         if any(out.iterdir()):
-            raise ValueError(f"{out} is not empty: name a new folder with --out")
+            raise ValueError(f"{out} is not empty; name a new folder with --out")
         out.chmod(0o700)  # one that was there may be open to others
     except (ValueError, re.error) as error:
         answer.leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
@@ -186,7 +202,11 @@ def _run(
         if search and search.returncode == command.FOUND:
             return "failed", job.poll(), clipped(search.stdout.read().rstrip("\n"), 400)
         if search and search.returncode != command.NOT_FOUND:
-            return "otherwise", job.poll(), f"the search of its log ended with exit code {search.returncode}"
+            return (
+                "otherwise",
+                job.poll(),
+                f"the search of the run's log ended with exit code {search.returncode}",
+            )
         return "passed" if job.poll() == 0 else "otherwise" if wanted else "failed", job.poll(), ""
 
 
@@ -199,7 +219,7 @@ def _unfinished(
         return (
             "otherwise",
             job.poll(),
-            f"ended with exit code {job.poll()}; its log was still being searched after {deadline_s:g} s",
+            f"ended with exit code {job.poll()}; the search of its log took longer than {deadline_s:g} s",
         )
     tried.look = _looked_at(job.pid)
     return "hung", None, f"still running after {deadline_s:g} s"
@@ -241,8 +261,8 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
     failing = next((t for t in tried if t.failed), None)
     otherwise = [t for t in tried if t.outcome == "otherwise"]
     sentence = (
-        f"not reproduced: none of {count} combinations failed. Try larger values, or --repeats if "
-        "the failure is intermittent"
+        f"not reproduced: none of {count} combinations failed. Try larger values, or --repeats "
+        "for an intermittent failure"
     )
     if failing:
         sentence = (
@@ -257,8 +277,8 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
         )
     elif otherwise:
         sentence = (
-            f"none of {count} combinations showed the failure, but {len(otherwise)} ended badly: see "
-            f"{shlex.quote(otherwise[0].logs[-1])}"
+            f"none of {count} combinations showed the failure, but {len(otherwise)} ended with "
+            f"another error; see {shlex.quote(otherwise[0].logs[-1])}"
         )
     code = 128 + stopped.received if stopped.received else 3 if failing else 4
     return {

@@ -40,52 +40,62 @@ _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
 def run(
     step: Annotated[
         list[str],
-        typer.Option(metavar="NAME...", help="Run only these steps, such as 03-fewer-gpus, and 99-verdict."),
+        typer.Option(
+            metavar="NAME...",
+            help="Run only these steps, such as 03-fewer-gpus. The step 99-verdict always runs.",
+        ),
     ] = [],  # noqa: B006
     log: Annotated[
         list[str],
-        typer.Option(metavar="FILE", help="A log of the failed job, for 00-start and 07-logs. Repeatable."),
+        typer.Option(
+            metavar="FILE",
+            help="Log of the failed job, which the steps 00-start and 07-logs read. Repeatable.",
+        ),
     ] = [],  # noqa: B006
     symptom: Annotated[
         str,
         typer.Option(
             metavar="TEXT",
-            help="What you see, or the error text. The symptom decides the order of the steps.",
+            help="The symptom in your words, or the error text. The symptom decides the order of the steps.",
         ),
     ] = "",
     python: Annotated[
         str,
         typer.Option(
             metavar="PREFIX",
-            help="Interpreter of your job, a path or a prefix such as `docker exec -i areal python3`.",
+            help="Python of your job: a path, or a command such as `docker exec -i areal python3`.",
         ),
     ] = "",
-    gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1. Default: all.")] = "",
+    gpus: Annotated[
+        str, typer.Option(metavar="LIST", help="CUDA indices of the GPUs, such as 0,1. Default: all GPUs.")
+    ] = "",
     allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")
+        bool, typer.Option("--allow-busy", help="Also test on GPUs that other processes use.")
     ] = False,
     budget: Annotated[
-        str, typer.Option(metavar="TIME", help="Time limit of the whole run: 90s, 5m, 1h30m.")
+        str, typer.Option(metavar="TIME", help="Time limit of the whole run, such as 90s, 5m or 1h30m.")
     ] = "5m",
     parameter: Annotated[
-        list[str], typer.Option("-p", metavar="NAME VALUE", help="A notebook parameter. Repeatable.")
+        list[str],
+        typer.Option("-p", metavar="NAME VALUE", help="Name and value of a notebook parameter. Repeatable."),
     ] = [],  # noqa: B006
     against: Annotated[
         list[str],
         typer.Option(
             metavar="GOOD",
-            help="What a run that worked left, to compare: its folder in outputs, records, logs. Repeatable.",
+            help="Files of a good run to compare with: its folder in outputs, records, logs. Repeatable.",
         ),
     ] = [],  # noqa: B006
     record: Annotated[
         list[Path],
-        typer.Option(metavar="FILE...", help="Judge these records again, without touching a machine."),
+        typer.Option(metavar="FILE...", help="Judge these saved records again, without running a test."),
     ] = [],  # noqa: B006
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of this run. Default: outputs/<UTC time>.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Output folder of this run. Default: outputs/<UTC time>."),
     ] = None,
     notebooks: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the notebooks.", show_default=False)
+        Path, typer.Option(metavar="DIR", help="Folder that contains the notebooks.", show_default=False)
     ] = _CHECKOUT / "notebooks",
     fail_on: answer.FailOnOption = "unknown",
     json: answer.JsonOption = False,
@@ -93,7 +103,7 @@ def run(
     share: answer.ShareOption = False,
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
-    """Run the notebooks, and write one page that says what is broken and how to fix it."""
+    """Run the notebooks, and write one page that names the fault and the fix."""
     began = time.monotonic()
     judge_hosts_together(record, json, out and out / "index.html", fail_on)
     os.umask(0o077)  # logs of ranks and notebooks are this user's own, whatever folder --out names
@@ -104,8 +114,8 @@ def run(
         brought = [(name, text) for name, text in (("log", logs), ("symptom", symptom)) if text]
         if record and (brought or parameter or python or gpus or allow_busy):
             answer.leave(
-                "--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: "
-                "a record contains its own"
+                "--record cannot be combined with --log, --symptom, -p, --python, --gpus or "
+                "--allow-busy, because a record contains these values"
             )
         given, seconds = [*brought, *map(_pair, parameter)], duration_s("--budget", budget)
         # a wrong path is reported before the run, not after it
@@ -161,7 +171,7 @@ def run(
             if error.errno == errno.EMFILE
             else f"cannot write {error.filename or 'the report'}"
         )
-        answer.leave(f"{what}: {error.strerror or error}; the pages written before are complete", 1)
+        answer.leave(f"{what}: {error.strerror or error}; pages that were written before are complete", 1)
     if json:
         answer.tell(document)
     book.on_line(

@@ -42,82 +42,90 @@ STEP = "05-weight-sync"
 
 def sync(
     model: Annotated[
-        str, typer.Option(metavar="NAME|PATH", help="A model, a config.json, or safetensors files.")
+        str,
+        typer.Option(metavar="NAME|PATH", help="Model to move: a name, a config.json, or safetensors files."),
     ] = "Qwen/Qwen2.5-0.5B",
     methods: Annotated[
         str,
         typer.Option(
             metavar="LIST",
-            help="usual (one of each kind), all, or names with commas. "
-            "nccl-flat@64+512: with buckets of 64, then 512 MiB.",
+            help="Methods to measure: `usual` (the most common methods), `all`, or names "
+            "separated by commas. `nccl-flat@64+512` measures nccl-flat with buckets of 64 "
+            "MiB and of 512 MiB.",
         ),
     ] = "usual",
     gpus: Annotated[
-        str, typer.Option(metavar="LIST", help="GPUs, the trainer's first. One GPU holds trainer and engine.")
-    ] = "",
-    receivers_busy: Annotated[
         str,
         typer.Option(
-            metavar="LIST", help="Also measure with busy engines: sizes of the matrices that they multiply."
+            metavar="LIST",
+            help="CUDA indices, the trainer's GPU first. With one index, trainer and engine share that GPU.",
         ),
     ] = "",
+    receivers_busy: Annotated[
+        str, typer.Option(metavar="LIST", help="Also measure while engines multiply matrices of these sizes.")
+    ] = "",
     tensor_parallel: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Ranks per engine; each keeps its own rows.")
+        int, typer.Option(metavar="N", min=1, help="Ranks per engine; each rank keeps its own rows.")
     ] = 1,
-    layers: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers. 0: all.")] = 0,
+    layers: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers; 0 means all.")] = 0,
     repeats: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Syncs per method; the first is reported separately.")
+        int, typer.Option(metavar="N", min=1, help="Syncs per method; the first sync is reported separately.")
     ] = 3,
     directory: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder of the disk methods. The next sync removes left-overs.")
+        str,
+        typer.Option(
+            metavar="DIR", help="Folder for the disk methods. A sync removes files of an interrupted sync."
+        ),
     ] = "",
     allocation: Annotated[
         str,
-        typer.Option(
-            metavar="STRING", help="Your AReaL allocation. It is planned on these GPUs before the test."
-        ),
+        typer.Option(metavar="STRING", help="Your AReaL allocation, which `sync` first plans on these GPUs."),
     ] = "",
     areal: Annotated[
-        str, typer.Option(metavar="TAG", help="Its AReaL tag, such as v0.4.0. Default: the newest known.")
+        str, typer.Option(metavar="TAG", help="AReaL tag of --allocation. Default: the newest known tag.")
     ] = "",
     python: Annotated[
-        str, typer.Option(metavar="PREFIX", help="Interpreter of your job, a path or a prefix.")
+        str, typer.Option(metavar="PREFIX", help="Python of your job: a path or a command.")
     ] = "",
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit: 90s, 5m.")] = "5m",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit, such as 90s or 5m.")] = "5m",
     allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")
+        bool, typer.Option("--allow-busy", help="Also test on GPUs that other processes use.")
     ] = False,
     trace: Annotated[
         str,
         typer.Option(
             metavar="FILE",
-            help="Read your own sync from a log that contains lines of pause_trace(). No test runs.",
+            help="Show where your own sync spends its time, from a log with lines of pause_trace().",
         ),
     ] = "",
     pid: Annotated[
         list[int],
         typer.Option(
             metavar="N...",
-            help="Read your own sync from sampled stacks of trainer and engines (vLLM: EngineCore).",
+            help="Show where your own sync spends its time, from stacks of trainer and engines "
+            "(for vLLM: EngineCore).",
         ),
     ] = [],  # noqa: B006
     will_it_pay: Annotated[
         tuple[str, str] | None,
         typer.Option(
             metavar="A B",
-            help="Two checkpoints (safetensors files or folders): is a delta, FP8 or a full transfer faster? "
-            "No test runs. Faster if --python names a Python with numpy.",
+            help="Compare the time of a full transfer, a delta and FP8 for two checkpoints "
+            "(safetensors files or folders). Name a --python that has numpy to get the "
+            "answer faster.",
         ),
     ] = None,
     link: Annotated[
-        str, typer.Option(metavar="RATE", help="Rate of the link for --will-it-pay: 25GB/s or 200Gb/s.")
+        str,
+        typer.Option(metavar="RATE", help="Rate of the link for --will-it-pay, such as 25GB/s or 200Gb/s."),
     ] = "",
     arrived: Annotated[
         tuple[str, str] | None,
         typer.Option(
             metavar="A B",
-            help="Digests of trainer and engine (sync/arrived/digest.py writes them; of several engine ranks "
-            "with commas): is every tensor the same? No test runs. Exit code: 0 yes, 3 no, 2 cannot tell.",
+            help="Compare the weights of trainer and engine by digests, which "
+            "sync/arrived/digest.py writes. Separate digests of several engine ranks by "
+            "commas. Exit code: 0 the same, 3 different, 2 not comparable.",
         ),
     ] = None,
     json: answer.JsonOption = False,
@@ -126,8 +134,8 @@ def sync(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Measure every method to move a trainer's weights to the engines, compare every byte, and say
-    which method to use here."""
+    """Measure the methods that move a trainer's weights to the engines, compare every byte, and
+    recommend a method for this machine."""
     if (
         sum(map(bool, (trace, pid, will_it_pay, arrived))) > 1
         or areal
@@ -136,8 +144,8 @@ def sync(
         and not will_it_pay
     ):
         answer.leave(
-            "--areal needs --allocation, --link needs --will-it-pay, "
-            "and only one of --trace, --pid, --will-it-pay, --arrived can be used"
+            "--areal needs --allocation, --link needs --will-it-pay, and you can use only one "
+            "of --trace, --pid, --will-it-pay and --arrived"
         )
     stop.end()  # until something is measured
     stopped = stop.Stop()
@@ -249,11 +257,7 @@ def _measured(
     return (
         intention(intended, weight_sync.judge(runs, plan)),
         weight_sync.RESTS_ON,
-        [
-            *intended_tables(intended),
-            *tables(plan, runs),
-            choice_table(weight_sync.topology(runs)),
-        ],
+        [*intended_tables(intended), *tables(plan, runs), choice_table(weight_sync.topology(runs))],
     )
 
 

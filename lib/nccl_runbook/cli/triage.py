@@ -30,15 +30,18 @@ def triage(
     paths: Annotated[
         list[str],
         answer.typer.Argument(
-            metavar="PATH...", help="Logs, folders, archives, gzip, or - for standard input."
+            metavar="PATH...", help="Logs, folders, archives, gzip files, or - for standard input."
         ),
     ],
     against: Annotated[
         list[str],
-        answer.typer.Option(metavar="GOOD", help="What a run that worked left, to compare. Repeatable."),
+        answer.typer.Option(metavar="GOOD", help="Files of a good run to compare with. Repeatable."),
     ] = [],  # noqa: B006
     context: Annotated[
-        str, answer.typer.Option(metavar="TEXT", help="What you ran and what happened, in your words.")
+        str,
+        answer.typer.Option(
+            metavar="TEXT", help="In your own words: which command you ran, and what happened."
+        ),
     ] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
@@ -46,7 +49,8 @@ def triage(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Read what the job printed: what broke first, what is only a consequence, and which test decides."""
+    """Read the output of a failed job, and show what broke first, what is only a consequence, and what
+    to test next."""
     answer.named(against)
     if not context or against:
         answer.named(paths, one=not against)

@@ -83,6 +83,9 @@ def show(namespace: MutableMapping[str, Any], case: Case) -> Any:
         case,
         (
             plan_table(case, 4 if gpus is None else gpus),
-            Line(f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(namespace)}"),
+            Line(
+                "To read your files, run nccl-runbook diagnose PATH. To test this machine, run "
+                f"{command_line(namespace)}"
+            ),
         ),
     )

@@ -34,7 +34,7 @@ def fields(namespace: Mapping[str, Any], given: str, symptom: str) -> dict[str, 
             value=symptom,
             **LOOK,
             options=[
-                ("choose, if you have no text", ""),
+                ("choose a symptom if you have no text", ""),
                 *((s.words, s.id) for s in symptoms().values()),
             ],
         ),
@@ -43,14 +43,16 @@ def fields(namespace: Mapping[str, Any], given: str, symptom: str) -> dict[str, 
             description="Interpreter",
             continuous_update=False,
             **LOOK,
-            placeholder="found automatically; or a path, or docker exec -i NAME python3",
+            placeholder="empty: found automatically; a path; or docker exec -i NAME python3",
         ),
-        "gpus": w.Text(namespace["gpus"], description="GPUs", placeholder="all; or 0,1 or 0-3", **LOOK),
+        "gpus": w.Text(
+            namespace["gpus"], description="GPUs", placeholder="empty: all GPUs; 0,1; or 0-3", **LOOK
+        ),
         "budget_s": w.IntText(namespace["budget_s"], description="Budget, seconds", **LOOK),
         "allow_busy": w.Checkbox(
             namespace["allow_busy"],
             **LOOK,
-            description="Also test GPUs that others use (disturbs their jobs)",
+            description="Also test GPUs that other processes use (disturbs these processes)",
         ),
         "node_gpus": w.BoundedIntText(0, max=64, description="GPUs per node", **LOOK),
         "setting": w.Text(description="Setting to try", placeholder="NAME=VALUE", **LOOK),
@@ -61,20 +63,17 @@ def buttons() -> dict[str, w.Button]:
     """Name -> button."""
     # no icons: their glyph would become part of the accessible name
     return {
-        "run": w.Button(
-            description="Run tests",
-            tooltip="Run the steps. Starts ranks on the GPUs.",
-        ),
+        "run": w.Button(description="Run tests", tooltip="Run the steps. The steps start ranks on the GPUs."),
         "cancel": w.Button(description="Cancel", tooltip="Stop the run and its ranks"),
         "look": w.Button(
             description="Look at the ranks on this machine",
             layout=w.Layout(width="auto"),
-            tooltip="Find the rank that never came. Only reads.",
+            tooltip="Find the rank that never reached the collective. This only reads.",
         ),
         "try": w.Button(
-            description="Try it beside a control",
+            description="Try the setting beside a control",
             layout=w.Layout(width="auto"),
-            tooltip="Run an all_reduce with and without the setting, in turn",
+            tooltip="Run an all_reduce with and without this setting in turn",
         ),
     }
 
@@ -111,7 +110,7 @@ def refusals(asked: Mapping[str, Any], unreadable: str) -> dict[str, str]:
     """Each field that cannot be used as it is -> why. ``unreadable``: why what was given cannot be read."""
     refused = {"given": unreadable} if unreadable else {}
     if not 10 <= asked["budget_s"].value <= 86400:
-        refused["budget_s"] = "give 10 to 86400 seconds"
+        refused["budget_s"] = "write a number of seconds from 10 to 86400"
     if not all(re.match(r"[A-Za-z_]\w*=", word) for word in asked["setting"].value.split()):
         refused["setting"] = "write NAME=VALUE, such as NCCL_P2P_DISABLE=1"
     try:
@@ -121,7 +120,7 @@ def refusals(asked: Mapping[str, Any], unreadable: str) -> dict[str, str]:
     try:
         command = shlex.split(asked["python"].value)
         if command and shutil.which(os.path.expanduser(command[0])) is None:
-            refused["python"] = f"there is no program {command[0]}"
+            refused["python"] = f"the program {command[0]} does not exist"
     except ValueError:
-        refused["python"] = "a quote is not closed"
+        refused["python"] = "a quotation mark is missing"
     return refused

@@ -70,13 +70,13 @@ def compared(trial: Trial) -> Table:
     rank = "" if trial.job.rank is None else f", rank {trial.job.rank}"
     answers = [
         [
-            f"diagnose, {'from its log' if a.door == 'log' else 'while it ran'}",
+            f"answer {'from the log' if a.door == 'log' else 'for the running job'}",
             Cell(a.sentence, TONES[a.outcome]),
         ]
         for a in trial.answers
     ]
     return Table(
         f"{trial.job.name}: {trial.outcome}",
-        ["", "what it says"],
+        ["", "result"],
         [["planted", trial.job.about], ["right causes", ", ".join(trial.job.causes) + rank], *answers],
     )

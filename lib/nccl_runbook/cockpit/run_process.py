@@ -120,8 +120,11 @@ class RunProcess:
         if self.document is None:
             return ""
         left_out = {START_STEP, *self.document.run.not_run}
-        steps = [s for s in self.document.steps if s.record and s.notebook not in left_out]
-        return ", ".join(s.notebook for s in steps if s.status != "skipped")
+        return ", ".join(
+            s.notebook
+            for s in self.document.steps
+            if s.record and s.status != "skipped" and s.notebook not in left_out
+        )
 
     @property
     def interrupted(self) -> bool:
@@ -168,7 +171,7 @@ class RunProcess:
         if self.compared is not None:
             return f"{self.tested}: {self.compared['findings'][0]['text']} ({self.compared['what']})"
         if self.interrupted:
-            return f"{self.tested}; then the run was cancelled." if self.tested else ""
+            return f"{self.tested}; after these steps, the run was cancelled." if self.tested else ""
         if self.document is not None:
             return f"{self.tested or 'No test was run'}, {self.wall_s:.0f} s."
         last = next((line for line in reversed(self.lines) if line.strip()), "").removeprefix(PROGRAM)

@@ -29,7 +29,7 @@ from nccl_runbook.logs.file import text_of
 
 GRAMMAR = (
     "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; "
-    "separate several with blanks; after @trainer, they hold for that role only"
+    "separate several parts by spaces; parts behind @trainer apply to that role only"
 )
 # of one process or session, not of a set-up: left as they are around the runbook
 _SESSION = re.compile(

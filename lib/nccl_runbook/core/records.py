@@ -120,7 +120,8 @@ def read(wanted: Any, data: Any, place: str = "") -> Any:
             else {"loc": (), "msg": f"{error.error_count()} values have a wrong type"}
         )
         raise RecordError(
-            f"{place}{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
+            f"{place}{'.'.join(map(str, first['loc'])) or 'the file'}: "
+            + str(first["msg"]).replace("Input should be", "must be").replace("Field required", "is missing")
         ) from error
 
 

@@ -106,7 +106,8 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         *([f"and {len(accused) - 3} more ranks"] if len(accused) > 3 else []),
     ]
     if victims and collective:
-        place = "there" if collective in lead.says else f"in {collective}"
+        # the number of a wrong call stands behind another name
+        place = "there" if f" {collective.partition(' ')[2]}" in lead.says else f"in {collective}"
         others = f", and {len(victims) - there} more elsewhere" if there < len(victims) else ""
         who.append(f"{counted(there, 'rank')} wait{'s' if there == 1 else ''} {place}{others}")
     counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
@@ -159,8 +160,7 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
 def _attempts(hang: Hang) -> list[Evidence]:
     """Which attempt of the job the answer is about."""
     left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
-    were = "was" if len(left_out) == 1 else "were"
-    words = f"; {counted(len(left_out), 'file')} of earlier ones {were} left out" if left_out else ""
+    words = f"; left out: {counted(len(left_out), 'file')} of earlier attempts" if left_out else ""
     return (
         [Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")]
         if left_out or hang.logs.attempts > 1
@@ -211,7 +211,7 @@ def _decides(hang: Hang, lead: Accused) -> str:
         return _in_its_log(
             fitting(_cause(hang, lead) or CAUSE["dead"], lead.evidence[0].text).decides[2], lead.evidence
         )
-    known = lead.kind in ("mismatch", "slow") or any(s.rank == lead.rank for s in hang.stacks)
+    known = lead.kind in ("mismatch", "slow") or lead.in_call or any(s.rank == lead.rank for s in hang.stacks)
     return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else STACK_LINE
 
 

@@ -4,7 +4,7 @@ import re
 
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence
-from nccl_runbook.hang.facts import Group, Hang
+from nccl_runbook.hang.facts import Group, Hang, Op
 from nccl_runbook.hang.judge_ended import Accused, ended_ranks
 from nccl_runbook.hang.judge_graph import Graph, Wait, called, group_name, source_of, track_of
 from nccl_runbook.hang.judge_odd import against_habit, not_started, odd_ones, stragglers, strays, stuck
@@ -34,7 +34,7 @@ def accuse(hang: Hang, graph: Graph) -> list[Accused]:
             _by_wait(
                 wait,
                 "gpu-stuck",
-                f"issued {called(hang, wait)}, and its GPU never finished it; "
+                f"issued {called(hang, wait)}{_line(wait.op)}, and its GPU never finished it; "
                 "all other GPUs finished or started it",
                 f"rank {rank}",
             )
@@ -47,8 +47,8 @@ def accuse(hang: Hang, graph: Graph) -> list[Accused]:
             _by_wait(
                 wait,
                 "unmatched" if wait.p2p else "order",
-                f"waits in {called(hang, wait)}, which no other rank has reached; they wait for "
-                "this rank elsewhere",
+                f"waits in {called(hang, wait)}{_line(wait.op)}, which no other rank has reached; they "
+                "wait for this rank elsewhere",
                 source_of(hang, wait),
             )
             for wait in (graph.waits[rank][0] for rank in against_habit(hang, graph))
@@ -72,26 +72,26 @@ def _different(hang: Hang) -> list[Accused]:
 
 
 def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
-    difference, *others = group.differences[:3]
+    difference, *later = group.differences[:3]
     call = next(c for c, who in difference.calls.items() if rank in who)
     crossed = any(
         d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call}
-        for d in others
+        for d in later
     )
     # who skipped one of two calls that alternate is crossed as well, until the third differs, too
     third = difference.seq + 2
     swapped = (
-        crossed and all(t.enqueued >= third for t in group.tracks) and third not in [d.seq for d in others]
+        crossed and all(t.enqueued >= third for t in group.tracks) and third not in [d.seq for d in later]
     )
     track = next(t for t in group.tracks if t.rank == rank)
     op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
     left_out = not swapped and difference.after.get(usual) == call
+    others = f"{rank_names(sorted(difference.calls[usual]))} called {usual}"
     says = (
-        f"called {call} as number {difference.seq} of {group_name(hang, group.name)}, "
-        f"and {rank_names(sorted(difference.calls[usual]))} called {usual}"
-        + (f"; rank {rank} skipped that call" if left_out else "")
+        f"called {call}{_line(op)} as number {difference.seq} of {group_name(hang, group.name)}, and "
+        + (f"skipped {usual}" if left_out else others)
         + (
-            f"; rank {rank} skipped a call, or made two in the other order"
+            f"; rank {rank} skipped a call, or made two calls in the wrong order"
             if crossed and not swapped and not left_out
             else ""
         )
@@ -101,9 +101,10 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
         "order" if swapped else "skipped" if left_out else "mismatch",
         says=says,
         frame=op.frame if op else frame_of(hang, rank),
-        evidence=(Evidence(f"rank {rank} {says}", track.source),),
+        evidence=(Evidence(f"rank {rank} {says}" + f"; {others}" * left_out, track.source),),
         op=op,
         group=group.name,
+        in_call=bool(op and op.frame),
     )
 
 
@@ -127,13 +128,11 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
         if last and last.frame
         else ""
     )
-    says = ("is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}") + (
-        f"; {where}" if where else ""
-    )
-    says += (
-        "; it completed everything that it issued, and then issued nothing more"
-        if kind == "host-busy" and stack is None
-        else ""
+    says = (
+        ("is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}")
+        + f"; {where}" * bool(where)
+        + "; it completed everything that it issued, and then issued nothing more"
+        * (kind == "host-busy" and stack is None)
     )
     evidence = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     # numbers of other groups, and of p2p, count on their own
@@ -173,7 +172,8 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
     wait, own = waits[0], graph.waits[rank][0]
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
     says = (
-        f"is in {called(hang, own)} and {'came late to' if issued else 'has not called'} {called(hang, wait)}"
+        f"is in {called(hang, own)}{_line(own.op)} "
+        f"and {'came late to' if issued else 'has not called'} {called(hang, wait)}"
     )
     return Accused(
         rank,
@@ -182,7 +182,7 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
         frame=own.op.frame,
         evidence=(
             Evidence(
-                f"rank {rank} called {called(hang, own)}; {called(hang, wait)} "
+                f"rank {rank} called {called(hang, own)}{_line(own.op)}; {called(hang, wait)} "
                 "came at this place in earlier steps",
                 source_of(hang, own),
             ),
@@ -190,11 +190,20 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
         ),
         op=own.op,
         group=own.group,
+        in_call=bool(own.op.frame),
     )
 
 
 def _waiting(hang: Hang, waits: list[Wait]) -> list[Evidence]:
-    return [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
+    return [
+        Evidence(f"rank {w.rank} waits in {called(hang, w)}{_line(w.op)}", source_of(hang, w))
+        for w in waits[:3]
+    ]
+
+
+def _line(op: Op | None) -> str:
+    """The line of code of a call, behind its name; empty if unknown."""
+    return f" at {op.frame}" if op and op.frame else ""
 
 
 def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
@@ -206,6 +215,7 @@ def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
         evidence=(Evidence(f"rank {wait.rank} {says}", source),),
         op=wait.op,
         group=wait.group,
+        in_call=bool(wait.op.frame),
     )
 
 

@@ -15,7 +15,7 @@ from nccl_runbook.messages.judge import raised_first
 @dataclasses.dataclass(frozen=True)
 class Accused:
     """One rank that did not come, or called another operation. ``frame``: where it was, empty if unknown;
-    ``doubtful``: at most possible."""
+    ``in_call``: whether that is the line of its own open or wrong call; ``doubtful``: at most possible."""
 
     rank: int
     kind: str
@@ -25,6 +25,7 @@ class Accused:
     op: Op | None = None
     group: str = ""
     doubtful: bool = False
+    in_call: bool = False
 
 
 def ended_ranks(hang: Hang, graph: Graph) -> list[Accused]:

@@ -21,7 +21,7 @@ from nccl_runbook.plan.later import configs
 from nccl_runbook.scripts.read import Command, Script, read as read_script
 
 MOST_GPUS = 1024  # of one node; more is a slip
-FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, slime, SkyRL, NeMo-RL, prime-rl, and others)"
+FOREIGN = "no known allocation; name one, or a launch script (AReaL, verl, OpenRLHF, TRL, slime, SkyRL, ...)"
 
 
 @dataclasses.dataclass(frozen=True)

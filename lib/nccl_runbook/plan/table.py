@@ -22,23 +22,22 @@ PLACEMENTS = {
 
 
 def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
-    """One row a group, one column a GPU, with the ranks on it. ``of_node``: GPUs of a node, if there are
-    several."""
+    """One row a GPU, one column a group, with the ranks on it: as narrow as a phone. ``of_node``: GPUs of a
+    node, if there are several."""
     gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
-    rows = [
-        [f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)]
-        for g in groups
-    ]
     apart = gpus and 0 < of_node <= gpus[-1]
-    columns = [
-        "group",
-        *(f"node {gpu // of_node} GPU {gpu % of_node}" if apart else f"GPU {gpu}" for gpu in gpus),
-        *(["no GPU"] if any(_homeless(g) for g in groups) else []),
+    rows = [
+        [
+            f"node {gpu // of_node} GPU {gpu % of_node}" if apart else f"GPU {gpu}",
+            *(_seats(g, gpu) for g in groups),
+        ]
+        for gpu in gpus
     ]
-    rows = [row + [""] * (len(columns) - len(row)) for row in rows]
+    if any(waits := [_homeless(g) for g in groups]):
+        rows.insert(0, ["no GPU", *(wait or Cell("\u2013") for wait in waits)])
     return Table(
         "Which rank uses which GPU",
-        columns,
+        ["GPU", *(f"{g.name} ({g.of})" if g.of else g.name for g in groups)],
         rows,
         "Ranks are numbered within their group. Two ranks of one group on one GPU: "
         "NCCL refuses to connect them.",
@@ -77,9 +76,9 @@ def _seats(group: Any, gpu: int) -> Cell:
     return Cell(", ".join(names) or "\u2013", "broken" if len(ranks) > 1 else "ok" if ranks else "")
 
 
-def _homeless(group: Any) -> list[Cell]:
+def _homeless(group: Any) -> Cell | None:
     ranks = [str(r.rank) for r in group.ranks if r.gpu is None]
-    return [Cell(f"{len(ranks)} ranks wait, from {ranks[0]} on", "warn")] if ranks else []
+    return Cell(f"{len(ranks)} wait, rank {ranks[0]} first", "warn") if ranks else None
 
 
 def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:

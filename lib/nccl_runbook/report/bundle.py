@@ -35,11 +35,7 @@ FORMS = {
         "Error Message & Behavior": "error",
     },
     "pytorch": {"🐛 Describe the bug": "error", "To reproduce": "steps", "Versions": "platform"},
-    "vllm": {
-        "Your current environment": "platform",
-        "🐛 Describe the bug": "error",
-        "To reproduce": "steps",
-    },
+    "vllm": {"Your current environment": "platform", "🐛 Describe the bug": "error", "To reproduce": "steps"},
     "AReaL": {"Describe the bug": "error", "To reproduce": "steps", "Environment": "platform"},
 }
 
@@ -61,11 +57,12 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
     """
     step_records, left_out = read_records(run_dir)
     if not step_records:
-        why = "; ".join(left_out.values()) or "it contains no record"
-        raise records.RecordError(f"{run_dir} is not the folder of a run: {why}")
+        raise records.RecordError(
+            f"{run_dir} is not the folder of a run: {'; '.join(left_out.values()) or 'it contains no record'}"
+        )
     printed = sorted(p for p in (run_dir / "logs").rglob("*") if p.is_file())
     if len(printed) > MOST_FILES:
-        left_out["logs"] = f"{counted(len(printed) - MOST_FILES, 'file')} after the first {MOST_FILES}"
+        left_out["logs"] = f"{counted(len(printed) - MOST_FILES, 'file')} after the first {MOST_FILES} files"
     texts: dict[str, str] = {}
     for path, name in [
         *((p, p.relative_to(run_dir).as_posix()) for p in printed[:MOST_FILES]),
@@ -77,7 +74,7 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
         try:
             texts[name] = ends(path)
         except OSError as error:
-            left_out[name] = f"it cannot be read: {error.strerror}"
+            left_out[name] = f"the file cannot be read: {error.strerror}"
     redactor, info = Redactor(os.environ), to_json(info_of(run_dir))
     for value in (*texts.items(), *map(to_json, step_records), info):
         learn(value)
@@ -137,8 +134,8 @@ def _issues(
     judged = next((r.judged for r in step_records if r.judged.torch), records.Judged())
     commands = [c for r in step_records if r.status in ("broken", "warn") for c in r.commands]
     parts = {
-        "choose": "Choose one in the form: lower performance, crash, data corruption, or hang.",
-        "files": "\n".join(f"- `{name}`" for name in files) or "No log was at hand.",
+        "choose": "Choose the impact in the form: lower performance, crash, data corruption, or hang.",
+        "files": "\n".join(f"- `{name}`" for name in files) or "This report contains no log.",
         "nccl": judged.nccl or "unknown",
         "error": "\n".join(
             [
@@ -149,9 +146,10 @@ def _issues(
         ),
         "steps": "\n".join(
             [
-                "Commands of the tests that found the fault, without the job. The page shows which failed:"
+                "These commands repeat the tests that found the fault, without the job. The "
+                "attached page shows which tests failed:"
                 if commands
-                else "The run that found it:",
+                else "This run found the fault:",
                 *_fenced([c.line for c in commands] or [document.run.command]),
             ]
         ),

@@ -36,7 +36,7 @@ def read_records(run_dir: Path) -> tuple[list[records.Record], dict[str, str]]:
         try:
             record = records.load(path)
             if record.step != path.stem:
-                raise records.RecordError(f"{path.name} is a record of {record.step}")
+                raise records.RecordError(f"{path.name} is a record of another step, {record.step}")
             good.append(record)
         except records.RecordError as error:
             bad[path.stem] = str(error).replace(f"{path.parent}{os.sep}", "")
@@ -116,6 +116,6 @@ def judge(folder: RunFolder) -> list[Finding]:
 def write_by_hand(run_dir: Path, by_hand: bool) -> Line:
     """Write the folder's page if no runner does (``by_hand``); returns one sentence for the reader."""
     if not by_hand:
-        return Line("The page is written by the run that this notebook belongs to.")
+        return Line("`make report` writes the page of this run.")
     write_run(run_dir, info_of(run_dir))
     return Line(f"Written: {run_dir.name}/index.html and {run_dir.name}/verdict.json")

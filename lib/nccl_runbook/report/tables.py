@@ -215,11 +215,15 @@ def steps_table(document: VerdictDocument) -> Table:
         for s in document.steps
     ]
     return Table(
-        "Steps", ["step", "status", "why", "seconds"], rows, "" if rows else "No step left a record."
+        "Steps", ["step", "status", "why", "seconds"], rows, "" if rows else "No step wrote a record."
     )
 
 
-_GAPS = {"not-run": "tests that were not run", "absent": "not there", "unsupported": "not possible here"}
+_GAPS = {
+    "not-run": "tests that were not run",
+    "absent": "not there",
+    "unsupported": "not possible on this machine",
+}
 
 
 def _unseen(line: str) -> tuple[str, tuple[str, str, str]]:
@@ -243,5 +247,5 @@ def not_looked_at_table(document: VerdictDocument) -> Table:
         "Not looked at",
         ["step", "what", "why"][shown],
         rows,
-        "" if rows else "Everything requested was seen.",
+        "" if rows else "No requested evidence is missing.",
     )

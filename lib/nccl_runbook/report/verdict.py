@@ -19,14 +19,7 @@ from nccl_runbook.core.findings import (
     worst_first,
 )
 from nccl_runbook.core.records import Judged, Record
-from nccl_runbook.report.verdict_document import (
-    AT_WORK,
-    TO_COME,
-    Cause,
-    RunInfo,
-    StepEntry,
-    VerdictDocument,
-)
+from nccl_runbook.report.verdict_document import AT_WORK, TO_COME, Cause, RunInfo, StepEntry, VerdictDocument
 from nccl_runbook.report.verdict_sentence import (
     MEASURED,
     headline,
@@ -97,8 +90,11 @@ def _why_open(name: str, has_begun: bool, run: RunInfo) -> str:
     if name in run.not_run:
         return run.not_run[name]
     if run.interrupted:
-        during = "the run was interrupted during this step"
-        return during if has_begun else "not run: the run was interrupted before this step"
+        return (
+            "the run was interrupted during this step"
+            if has_begun
+            else "not run: the run was interrupted before this step"
+        )
     if not run.command:
         return f"{name} has not finished"
     return AT_WORK if has_begun else TO_COME
@@ -139,7 +135,7 @@ def _merged(cause: str, findings: list[tuple[str, Finding]], made: Collection[st
     remedies = (
         [] if best.status == "ruled-out" else [r for f in named if f.status != "ruled-out" for r in f.remedy]
     )
-    plainly = {(f"If so: {r.text}", r.lines) for r in remedies}
+    plainly = {(f"If this is the cause: {r.text}", r.lines) for r in remedies}
     return Cause(
         id=cause,
         status=best.status,

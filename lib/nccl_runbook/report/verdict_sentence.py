@@ -179,7 +179,7 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
         s for s in steps if s.status == "unknown" or (s.status == "skipped" and s.notebook in run.asked)
     ]
     if not steps:
-        return "no step left a record"
+        return "no step wrote a record"
     if not unknown:
         return "no step tested anything" if any(map(tests_nothing, steps)) else "every step was skipped"
     reasons = [_bare(s.reason) or f"{s.notebook} gave no reason" for s in unknown]

@@ -181,9 +181,8 @@ def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) 
     """What to run on other ``hosts``; empty without hosts. ``rows``: (line, what it separates, cost)."""
     more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
     note = (
-        f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. "
-        "Seconds are for four GPUs. If nothing "
-        "can be installed there: run python3 nccl-look.pyz --json look.json there, "
+        f"The log is of {', '.join(hosts[:4])}{more}, and this host is {here}, so no test is run here. "
+        "If you can install nothing on those hosts, run python3 nccl-look.pyz --json look.json there, "
         "and nccl-runbook run --record look.json here."
     )
     return (

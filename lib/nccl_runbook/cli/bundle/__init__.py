@@ -19,16 +19,22 @@ MOST_BYTES = 25_000_000  # what an issue on github.com takes (GitHub Docs, "Atta
 
 
 def bundle(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, such as outputs/latest.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a `make report` run, such as outputs/latest.")
+    ],
     log: Annotated[list[Path] | None, typer.Argument(metavar="[LOG]...", help="Logs of the job.")] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The archive.")] = Path("bundle.zip"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File name of the archive.")] = Path("bundle.zip"),
     yes: Annotated[
-        bool, typer.Option("--yes", help="Write it. Without it, only list what it holds.")
+        bool,
+        typer.Option(
+            "--yes", help="Write the archive. Without --yes, only list the files that would go into it."
+        ),
     ] = False,
     redact: answer.RedactOption = "",
 ) -> None:
-    """Collect what a maintainer needs: page, records, logs, and texts for issue forms. Names of hosts, users
-    and folders, addresses, UUIDs and secrets are replaced. Read the list that it prints, then add --yes."""
+    """Collect the files for a bug report: page, records, logs, and texts for issue forms. Names of
+    hosts, users and folders, addresses, UUIDs and secrets are replaced. Read the printed list, then
+    run the command again with --yes."""
     answer.named([str(path) for path in (run, *(log or ()))])
     answer.in_a_folder(out)
     answer.share(True)
@@ -53,6 +59,6 @@ def _text(made: bundles.Bundle, out: Path, size: int) -> str:
             f"Masked: {masked(whole) or 'nothing'}. {replaced(whole)}",
             f"Written: {out}, {size:,} bytes" + (large if size > MOST_BYTES else "")
             if size
-            else f"Nothing was written. {counted(len(made.texts), 'file')} would go into {out}: add --yes.",
+            else f"Nothing was written. With --yes, {counted(len(made.texts), 'file')} would go into {out}.",
         ]
     )

@@ -21,9 +21,12 @@ from nccl_runbook.machine import ask_nvml, guard
 
 
 def dev(
-    what: Annotated[Literal["gym"], typer.Argument(metavar="gym", help="What to run.")],
+    what: Annotated[
+        Literal["gym"], typer.Argument(metavar="gym", help="Name of the check; gym is the only one.")
+    ],
     fault: Annotated[
-        list[str], typer.Option(metavar="NAME", help="Only this job. Repeatable. Default: all.")
+        list[str],
+        typer.Option(metavar="NAME", help="Start only the job of this name. Repeatable. Default: all jobs."),
     ] = [],  # noqa: B006
     on: Annotated[
         Literal["cpu", "gpu"], typer.Option(help="Where the ranks run: cpu (Gloo) or gpu (NCCL).")
@@ -44,23 +47,29 @@ def dev(
     ] = min(32, 2 * (os.cpu_count() or 1)),
     to_the_end: Annotated[
         bool,
-        typer.Option("--to-the-end", help="Let jobs that hang end, and read their logs too."),
+        typer.Option(
+            "--to-the-end", help="Wait until jobs that hang reach their timeout, and read their logs too."
+        ),
     ] = False,
     keep: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep the folder of each job there: script, log, dumps."),
+        typer.Option(metavar="DIR", help="Keep the folder of each job (script, log, dumps) in this folder."),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Only list the jobs, and run none.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the jobs without running them.")] = False,
     python: Annotated[
-        str, typer.Option(metavar="PREFIX", help="Interpreter with torch, a path or a prefix.")
+        str,
+        typer.Option(
+            metavar="PREFIX",
+            help="A Python with torch: a path, or a command such as `docker exec -i areal python3`.",
+        ),
     ] = "",
     json: answer.JsonOption = False,
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
 ) -> None:
-    """Prove on this machine that diagnosis works: start real jobs, most of them with a mistake, ask
-    `diagnose` about each without a hint, and compare. A job has three small ranks over Gloo, or one or two
-    over NCCL, and nothing of it stays."""
+    """Check on this machine whether `diagnose` works. The command starts real jobs, most of them with
+    a planted mistake, and compares each answer of `diagnose` with the mistake. Each job has up to
+    three small ranks over Gloo, or one or two ranks over NCCL, and leaves no process."""
     if unknown := [name for name in fault if name not in jobs()]:
         answer.leave(f"there is no job {unknown[0]}: nccl-runbook dev gym --list shows them")
     there = [job for job in jobs().values() if (job.gpus > 0) == (on == "gpu")]
@@ -119,22 +128,20 @@ def _that_fit(chosen: list[Job]) -> list[Job]:
     uses them."""
     users = ask_nvml.users()
     if isinstance(users, Gap):
-        answer.leave(f"no GPU answers: {users.detail}", 4)
+        answer.leave(f"NVML finds no GPU: {users.detail}", 4)
     if busy := guard.in_the_way(users, False):
         answer.leave(busy.reason, 4)
     fit = [job for job in chosen if job.gpus <= len(users.gpus)]
     if not fit:
         answer.leave(f"{chosen[0].name} needs {chosen[0].gpus} GPUs; this machine has {len(users.gpus)}", 4)
     if len(fit) < len(chosen):
-        answer.say(f"{len(chosen) - len(fit)} of {len(chosen)} jobs need more GPUs than there are")
+        answer.say(f"{len(chosen) - len(fit)} of {len(chosen)} jobs need more GPUs than this machine has")
     return fit
 
 
 def _page(trials: list[Trial], code: int) -> str:
     severity = {0: Severity.OK, 3: Severity.BROKEN}.get(code, Severity.UNKNOWN)
     sentence = f"Gym: {table.sentence(trials)}"
-    report = Remedy(
-        "you", "Read what was answered, report the job, and attach the log that --keep DIR saves."
-    )
+    report = Remedy("you", "Read the wrong answer, report the job, and attach the log that --keep DIR saves.")
     finding = Finding("gym", severity, sentence, remedy=(report,) if severity is Severity.BROKEN else ())
     return answer.page_of("gym", sentence, [finding], [table.trials_table(trials)], code)

@@ -26,20 +26,24 @@ HISTORY = "fleet.jsonl"
 
 def fleet(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Records of a night: files, or one folder per node.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Folder with the records of one night: files, or one folder per node."
+        ),
     ],
     history: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             callback=answer.in_a_folder,
-            help="One JSON line per node and night; lines are added. Default: fleet.jsonl in DIR.",
+            help="History file, to which the command appends one JSON line per node. Default: "
+            "fleet.jsonl in DIR.",
         ),
     ] = None,
     nodes: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Names of all nodes. Default: those that ever left a record in the history."
+            metavar="FILE", help="File with the names of all nodes. Default: all nodes in the history."
         ),
     ] = None,
     json: answer.JsonOption = False,
@@ -48,12 +52,13 @@ def fleet(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Compare the records of all nodes: which differ, what changed since last night, who left none, who fails
-    often? Reads records, and adds a line per node to the history."""
+    """Compare the records of all nodes. Which nodes differ, which changed since last night, which left
+    no record, and which fail often? The command reads records, and appends a line per node to the
+    history."""
     path = history or folder / HISTORY
     answer.named([str(name) for name in (folder, nodes, path if path.exists() else None) if name])
     if not folder.is_dir():
-        answer.leave(f"{folder} is a file: name the folder of the records")
+        answer.leave(f"{folder} is a file; name the folder that contains the records")
     try:
         expected = read.names(nodes) if nodes else Gap("not-run", "no names were given")
         nights = read.records_by_night(folder)
@@ -61,9 +66,9 @@ def fleet(
     except OSError as error:
         answer.leave(f"cannot read {error.filename}: {error.strerror}")
     if not nights:
-        answer.leave(f"{folder} contains no record: nccl-look.pyz and nccl-runbook run write them")
+        answer.leave(f"{folder} contains no record; nccl-look.pyz and nccl-runbook run write records")
     if before.text.strip() and not before.lines:
-        answer.leave(f"{path} exists, and holds no line of a history: name another file with --history")
+        answer.leave(f"{path} exists, but is not a history file; name another file with --history")
     if expected == []:
         answer.leave(f"{nodes} names no node")
     if share:
@@ -114,11 +119,7 @@ def text(newest: Fleet, findings: list[Finding], verdict: str, code: int) -> str
     from nccl_runbook.report.tables import finding_text
 
     return "\n\n".join(
-        [
-            *map(finding_text, findings),
-            *map(repr, tables(newest)),
-            f"verdict: {verdict} (exit code {code})",
-        ]
+        [*map(finding_text, findings), *map(repr, tables(newest)), f"verdict: {verdict} (exit code {code})"]
     )
 
 

@@ -49,7 +49,9 @@ GPUS_STEP = "01-gpu-visibility"
 def hosts(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="[HOST...]", help="Hosts that ssh reaches. Default: those of a Slurm job."),
+        typer.Argument(
+            metavar="[HOST...]", help="Hosts that ssh reaches. Default: the hosts of the Slurm job."
+        ),
     ] = [],  # noqa: B006
     record: Annotated[
         list[Path],
@@ -59,25 +61,24 @@ def hosts(
     ] = [],  # noqa: B006
     job: Annotated[
         str,
-        typer.Option(metavar="ID", help="A running Slurm job. Default: the allocation around this shell."),
+        typer.Option(metavar="ID", help="Id of a running Slurm job. Default: the allocation of this shell."),
     ] = "",
     python: Annotated[
         str, typer.Option(metavar="PREFIX", help="Interpreter of your job on each host.", show_default=True)
     ] = "python3",
     over: Annotated[
-        str,
-        typer.Option(metavar="LINE", help="How to start a program on HOST.", show_default=True),
+        str, typer.Option(metavar="LINE", help="Command that starts a program on {host}.", show_default=True)
     ] = carriers.SSH,
     ray: Annotated[bool, typer.Option("--ray", help="Use the nodes of this machine's Ray cluster.")] = False,
     port: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, max=65535, help="Port of the rendezvous. Default: MASTER_PORT, else 29500."
+            metavar="N", min=0, max=65535, help="Rendezvous port to test. Default: MASTER_PORT, else 29500."
         ),
     ] = 0,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit: 90s, 5m.")] = "90s",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit, such as 90s or 5m.")] = "90s",
     no_ranks: Annotated[
-        bool, typer.Option("--no-ranks", help="Start no ranks: only compare facts and test TCP paths.")
+        bool, typer.Option("--no-ranks", help="Start no ranks; only compare the hosts and test TCP paths.")
     ] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
@@ -88,9 +89,9 @@ def hosts(
         str, typer.Option(hidden=True)
     ] = "",  # for the runbook's own tests, as in ranks/check.py
 ) -> None:
-    """Compare the hosts of one job, try TCP between them, and run ranks over all."""
+    """Compare the hosts of one job, test TCP between the hosts, and run ranks over all hosts."""
     if sum(map(bool, (names, job, ray, record))) > 1:
-        answer.leave("use only one of: host names, --job, --ray, --record")
+        answer.leave("use only one of host names, --job, --ray and --record")
     if record:
         answer.named([str(path) for path in record], one=True)
         end(read.read(record, judged), json, html, fail_on)
@@ -129,13 +130,16 @@ def asked(
         say(f"{marks[name]:6.1f} s  {line}")
 
     with ask.Agents(names, carrier, began + budget_s) as agents:
-        mark("agents", f"{len(agents.here)} of {len(names)} hosts answer")
+        mark("agents", f"{len(agents.here)} of {len(names)} hosts answered")
         gathered = paths.paths(agents, port)
         failed = (f.title for f in judge_paths.judge_paths(gathered) if f.severity.value == "broken")
         mark("paths", next(failed, "TCP paths tested"))
         facts = redactor.json(ask.facts(agents, environment.request(whole=True, torch=True), _environment))
         hosts = Hosts(
-            facts, paths=gathered, marks=marks, worlds=Gap("not-run", "no ranks were started, as asked")
+            facts,
+            paths=gathered,
+            marks=marks,
+            worlds=Gap("not-run", "no ranks were started, because of --no-ranks"),
         )
         mark("facts", f"facts collected from {len(hosts.answered)} hosts")
         if not no_ranks:
@@ -181,7 +185,7 @@ def judged(record: Record) -> tuple[str, str]:
             else read.unjudged(record)
         )
     try:
-        machine = read_as(Machine | Gap, record.facts.get("gpus", Gap("absent", "the record has no GPUs")))
+        machine = read_as(Machine | Gap, record.facts.get("gpus", Gap("absent", "the record names no GPUs")))
     except RecordError as error:
         return "unknown", str(error)
     status, reason = step_status(judge_gpus.judge_gpus(machine))

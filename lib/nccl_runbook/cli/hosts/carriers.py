@@ -36,7 +36,7 @@ def over(line: str, hosts: Sequence[str], python: Sequence[str]) -> Carrier:
     line."""
     words = shlex.split(line)
     if not any("{host}" in word for word in words):
-        raise UsageError(f"--over names no {{host}}: for example --over '{SSH}'")
+        raise UsageError(f"--over must contain {{host}}, for example --over '{SSH}'")
     for host in hosts:
         if not re.fullmatch(
             r"[A-Za-z0-9][\w.:/@-]{0,252}", host

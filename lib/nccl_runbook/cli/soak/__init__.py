@@ -35,41 +35,73 @@ from nccl_runbook.sync import models
 def soak(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False),
+        typer.Argument(
+            metavar="[-- COMMAND...]", help="Your command, which runs again and again.", show_default=False
+        ),
     ] = None,
     time_: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 8h. The last run is not cut.")
+        str,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="How long to repeat, such as 90s, 30m or 8h. The last run may end later.",
+        ),
     ] = "10m",
-    runs: Annotated[int, typer.Option(metavar="N", min=0, help="End after so many runs. 0: no limit.")] = 0,
-    failures: Annotated[int, typer.Option(metavar="N", min=1, help="End after so many failed runs.")] = 1,
+    runs: Annotated[
+        int, typer.Option(metavar="N", min=0, help="End after this number of runs; 0 means no limit.")
+    ] = 0,
+    failures: Annotated[
+        int, typer.Option(metavar="N", min=1, help="End after this number of failed runs.")
+    ] = 1,
     run_limit: Annotated[
-        str, typer.Option(metavar="TIME", help="A run that takes longer is ended, and has failed.")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Time limit of one run. A run that takes longer is ended, and counts as failed.",
+        ),
     ] = "10m",
     against: Annotated[
         str,
         typer.Option(
             metavar="SETTINGS",
-            help="Run with these settings in turn, as in ab: do they change how often it fails?",
+            help="Settings to compare with, as in `ab`. Runs with and without these settings "
+            "alternate, to see which fail less often.",
         ),
     ] = "",
     figure: Annotated[
-        str, typer.Option(metavar="REGEX", help="Expression for the number that your command prints.")
+        str, typer.Option(metavar="REGEX", help="Regular expression for the number that your command prints.")
     ] = "",
-    collective: Annotated[str, typer.Option(metavar="OP", help="Without a command.")] = "all_reduce",
+    collective: Annotated[
+        str, typer.Option(metavar="OP", help="Collective to run if you name no command.")
+    ] = "all_reduce",
     size: Annotated[
-        int, typer.Option(metavar="BYTES", min=0, help="Its size. 0: 256 MiB, or 1 MiB without a GPU.")
+        int,
+        typer.Option(
+            metavar="BYTES",
+            min=0,
+            help="Size of the collective in bytes. 0 means 256 MiB, or 1 MiB without a GPU.",
+        ),
     ] = 0,
-    sync: Annotated[str, typer.Option(metavar="MODEL", help="A weight sync of this model instead.")] = "",
+    sync: Annotated[
+        str, typer.Option(metavar="MODEL", help="Repeat a weight sync of this model instead of a command.")
+    ] = "",
     method: Annotated[str, typer.Option(help="Method of the weight sync.")] = "",
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A new folder, for a line for each run.")
+        Path | None,
+        typer.Option(metavar="DIR", help="New folder for the results; runs.jsonl gets a line for each run."),
     ] = None,
     python: Annotated[
-        str, typer.Option(metavar="PREFIX", help="Interpreter of your job, a path or a prefix.")
+        str,
+        typer.Option(
+            metavar="PREFIX",
+            help="Python of your job: a path, or a command such as `docker exec -i areal python3`.",
+        ),
     ] = "",
-    gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1. Default: all.")] = "",
+    gpus: Annotated[
+        str, typer.Option(metavar="LIST", help="CUDA indices of the GPUs, such as 0,1. Default: all GPUs.")
+    ] = "",
     allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help="Also run on GPUs that somebody else uses.")
+        bool, typer.Option("--allow-busy", help="Also run on GPUs that other processes use.")
     ] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
@@ -77,8 +109,9 @@ def soak(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Run your command, a collective or a weight sync again and again. How often does it fail, does it get
-    slower, and does another setting change that? Each run is kept, even if this is killed."""
+    """Repeat your command, a collective or a weight sync. How often does a run fail, do the runs get
+    slower, and does another setting help? The results of all finished runs are kept, even if `soak`
+    is killed."""
     stop.end()  # until the first run
     stopped = stop.Stop()
     with contextlib.ExitStack() as stack:
@@ -89,7 +122,7 @@ def soak(
             check_present(gpus, python)
             arms = reader.read(".", against or ".")
             if somebody := busy.gpus_busy(nvml.users(), allow_busy):
-                raise ValueError(f"{somebody.title}; --allow-busy runs all the same")
+                raise ValueError(f"{somebody.title}; with --allow-busy, the runs start nevertheless")
             ranks = LazyRanks(
                 lambda: stack.enter_context(
                     Engine(choose(python).prefix, None, Redactor(os.environ), stopped=stopped)
@@ -106,7 +139,9 @@ def soak(
             )
             subject = compare.subject(wanted, ranks, stopped)
             if against and not arms.keys:
-                raise ValueError("--against changes nothing here: name a setting that differs, and no secret")
+                raise ValueError(
+                    "--against changes no setting; name a setting with another value, but no secret"
+                )
             folder = out or Path(
                 "outputs", time.strftime(f"soak-%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())
             )

@@ -37,17 +37,25 @@ def watch(
     job: Annotated[str, typer.Option(metavar="ID", help="Watch only the ranks of this Slurm job.")] = "",
     after: Annotated[
         str,
-        typer.Option(metavar="TIME", help="How long a rank may stand still before `watch` looks at the job."),
+        typer.Option(
+            metavar="TIME", help="How long a rank may make no progress before `watch` examines the job."
+        ),
     ] = "2m",
     wait: Annotated[
         str,
-        typer.Option(metavar="TIME", help="How long to wait for the first rank; then the exit code is 4."),
+        typer.Option(
+            metavar="TIME",
+            help="How long to wait for the first rank. If no rank appears, the exit code is 4.",
+        ),
     ] = "10m",
     every: Annotated[
         float, typer.Option(metavar="S", min=0.2, max=3600.0, help="Seconds between two checks.")
     ] = 10.0,
     gap: Annotated[
-        float, typer.Option(metavar="S", min=0.5, max=3600.0, help="Seconds between the samples of the look.")
+        float,
+        typer.Option(
+            metavar="S", min=0.5, max=3600.0, help="Seconds between the samples of one examination."
+        ),
     ] = 10.0,
     save: answer.SaveOption = None,
     json: answer.JsonOption = False,
@@ -56,7 +64,8 @@ def watch(
     html: answer.HtmlOption = Path("hang.html"),
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Stay beside a job until it hangs or ends; if it hangs, leave the page of a look. Reads only."""
+    """Watch a job until it hangs or ends. If the job hangs, `watch` writes the same page as `look`.
+    The command only reads."""
     stop.end()
     try:
         limit_s, wait_s, named = (
@@ -66,7 +75,7 @@ def watch(
         )
     except (UsageError, ValueError) as error:
         answer.leave(error)
-    answer.say(f"watching: a look follows when a rank has not moved for {after}")
+    answer.say(f"watching; `watch` examines the job if a rank makes no progress for {after}")
     began = present = time.monotonic()
     progress = Progress()
     patience: dict[str, float] = collections.defaultdict(lambda: limit_s)
@@ -74,7 +83,7 @@ def watch(
     while True:
         ranks = [r for r in progress.ask(named) if job in ("", r.variables.get("SLURM_JOB_ID"))]
         if len(ranks) > most_ranks:
-            answer.say(f"{counted(len(ranks), 'rank')} found; checked every {every:g} s")
+            answer.say(f"{counted(len(ranks), 'rank')} found; `watch` checks every {every:g} s")
         if ranks:
             present = time.monotonic()
         # a launcher may start its ranks again
@@ -86,7 +95,7 @@ def watch(
         if still := next((r for r in ranks if progress.still_s[r.pid] >= patience[r.job]), None):
             members = [r.pid for r in ranks if r.job == still.job]
             answer.say(
-                f"process {still.pid} has not moved for {patience[still.job]:.0f} s: looking at its job"
+                f"process {still.pid} has not moved for {patience[still.job]:.0f} s; now examining its job"
             )
             try:
                 looks = [look_live.look(members, gap, lambda _: None)]
@@ -95,7 +104,7 @@ def watch(
             pictures = judge_looks(looks)
             if any(p.kind not in RUNS_ON for p in pictures):
                 look.end(pictures, looks, pid, fail_on, json, html, save, began)
-            answer.say(f"{'; '.join(p.sentence for p in pictures)}. Watching on")
+            answer.say(f"{'; '.join(p.sentence for p in pictures)}. `watch` goes on watching")
             progress.again(members)
             patience[still.job] *= 2  # else a job whose ranks stand at one line is looked at for ever
         time.sleep(every if most_ranks else min(every, wait_s))
@@ -105,10 +114,10 @@ def _leave_ended(ranks: int, watched_s: float, json: bool, fail_on: str) -> NoRe
     """The job ended; its exit status is not visible from outside, so this is no proof of health."""
     code = exit_code("unknown", fail_on)
     sentence = (
-        f"{counted(ranks, 'rank')} ended within {watched_s:.0f} s; none was seen to hang. Their log "
-        "shows whether they ended well"
+        f"{counted(ranks, 'rank')} ended within {watched_s:.0f} s; no rank was seen to hang. The "
+        "job's log shows whether the ranks ended without an error"
         if ranks
-        else f"no rank appeared within {watched_s:.0f} s: the process ended, or started none before --wait"
+        else f"no rank appeared within {watched_s:.0f} s: the process ended, or started no rank"
     )
     text = f"{sentence}\nverdict: unknown (exit code {code})"
     answer.end(look.document([], [], "unknown", code) if json else text, code)

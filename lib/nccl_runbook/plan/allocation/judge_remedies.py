@@ -10,6 +10,7 @@ from nccl_runbook.plan.allocation.areal_written import spelt
 from nccl_runbook.plan.areal import Mode
 from nccl_runbook.plan.groups import Placed, Site, place
 
+LARGE_NODE = 8  # GPUs of an HGX or DGX node with A100, H100 or B200; a larger node is rare
 _OWN_GPU = "There, this allocation gives each rank a GPU of its own."
 
 
@@ -68,8 +69,9 @@ def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
 
 
 def _more(mode: Mode, site: Site) -> list[Remedy]:
-    """More hardware, if that alone makes it clean."""
+    """More hardware, if that alone makes it clean. AReaL's local launcher serves one node."""
     asked = sum(p.world_size for p in mode.parts)
+    needs_ray = site.launcher == "local" and asked > LARGE_NODE
     # the engines' nodes, then one for the trainer
     least = max(site.nodes + 1, sum(p.world_size for p in mode.of("engine")) // site.gpus)
     nodes = (
@@ -77,16 +79,22 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
             (
                 n
                 for n in range(least, least + 4)
-                if place(mode, dataclasses.replace(site, nodes=n)).verdict == "clean"
+                if place(mode, dataclasses.replace(site, nodes=n, launcher="ray")).verdict == "clean"
             ),
             0,
         )
-        if site.launcher == "ray"
+        if site.launcher == "ray" or needs_ray
         else 0
     )
     if nodes:
         return [
-            Remedy("your launcher", f"Give the job {nodes} nodes. {_OWN_GPU}", (f"#SBATCH --nodes={nodes}",))
+            Remedy(
+                "your launcher",
+                f"Give the job {nodes} nodes"
+                + (" and start it with AReaL's Ray launcher" if needs_ray else "")
+                + f". {_OWN_GPU}",
+                (f"#SBATCH --nodes={nodes}",),
+            )
         ]
     if site.own_gpus:
         nodes = -(-mode.total_gpus // site.gpus)
@@ -96,7 +104,8 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
     return [
         Remedy(
             "your launcher",
-            f"Give the job {counted(asked, 'GPU')} on one node. {_OWN_GPU}",
+            f"Give the job {counted(asked, 'GPU')} on one node"
+            f"{', if your cluster has such a node' if needs_ray else ''}. {_OWN_GPU}",
             (f"#SBATCH --gpus-per-node={asked}",),
         )
     ]
@@ -108,18 +117,19 @@ def _others(rules: Rules) -> list[Remedy]:
 
 
 def fitting(mode: Mode, site: Site, rules: Rules) -> str:
-    """A string of the same shape that is clean on these GPUs: the same instances, fewer replicas; empty if
-    none fits."""
+    """A string of the same shape that is clean on these GPUs: the same instances, fewer replicas, and of
+    the trainer's a number that divides the asked one, as the batch does; empty if none fits."""
     engines, trainers = mode.of("engine"), mode.of("trainer")
     if len(engines) != 1 or len(trainers) != 1 or trainers[0].experts or trainers[0].size("e") > 1:
         return ""
     engine, trainer = engines[0], trainers[0]
     shape = trainer.world_size // trainer.size("d")
-    sizes = [
-        (d, (site.gpus - d * engine.instance_size) // shape)
+    fit = [
+        (d, t)
         for d in range(1, min(site.gpus, engine.size("d")) + 1)
+        for t in range(1, min(site.gpus, trainer.size("d")) + 1)
+        if trainer.size("d") % t == 0 and d * engine.instance_size + t * shape <= site.gpus
     ]
-    fit = [(d, min(t, trainer.size("d"))) for d, t in sizes if t >= 1 and d <= engine.size("d")]
     if not fit:
         return ""
     d, t = max(fit, key=lambda s: (min(s[0] / engine.size("d"), s[1] / trainer.size("d")), s))

@@ -36,11 +36,19 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         )
     if not read:
         why = [
-            f"{f.name}: {f.problem or f.left_out}" if f.lines or f.problem else f"{f.name} is empty"
+            f"{f.name} {f.problem}"
+            if f.problem
+            else f"{f.name}: {f.left_out}"
+            if f.lines
+            else f"{f.name} is empty"
             for f in logs.files
             if f.problem or f.lines or not f.size_bytes
         ]
-        return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
+        return (
+            f"nothing could be read ({'; '.join(why[:3])}). Name a log, a dump or a script of the job"
+            if why
+            else "no log was read"
+        )
     lines = counted(sum(f.lines for f in read), "line")
     if _over_sockets(logs) and not fits(logs, hypotheses):
         return (
@@ -181,7 +189,11 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
         (
             line,
             "; or ".join(h.title for h in those),
-            f"about {text.about_s} s" if (text := step[line]) else "reads only",
+            f"about {text.about_s} s on four GPUs"
+            if (text := step[line])
+            else "reads only"
+            if line.startswith("nccl-runbook ")
+            else "by hand",
         )
         for line, those in lines.items()
     ]

@@ -15,7 +15,7 @@ DOES = {
     "spins": "polls in a call",
     "lock": "stands still",
     "stopped": "STOPPED",
-    "busy": "works on the host",
+    "busy": "is in its own code",
     "asleep": "sleeps elsewhere",
     "missing": "NOT THERE",
     "starting": "has not loaded torch",
