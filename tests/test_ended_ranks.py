@@ -71,11 +71,9 @@ def test_a_named_process_that_has_ended_is_refused_in_one_sentence(is_awaited: b
 
 
 @pytest.mark.parametrize("is_awaited", [True, False], ids=["gone", "zombie"])
-@pytest.mark.parametrize("moment", ["task", "fd"])
-def test_a_process_that_ends_during_the_look_is_refused_if_it_was_named_alone(monkeypatch: pytest.MonkeyPatch, moment: str, is_awaited: bool) -> None:
-    """Its threads are listed first, its sockets last."""
+def test_a_process_that_ends_during_the_look_is_refused_if_it_was_named_alone(monkeypatch: pytest.MonkeyPatch, is_awaited: bool) -> None:
     with ranks(SLEEPS) as (rank,):
-        monkeypatch.setattr(os, "listdir", ends_when(f"/proc/{rank.pid}/{moment}", rank, os.listdir, is_awaited))
+        monkeypatch.setattr(os, "listdir", ends_when(f"/proc/{rank.pid}/task", rank, os.listdir, is_awaited))
         with pytest.raises(ValueError, match=rf"\b{rank.pid}\b"):
             live.look([rank.pid], 0.0, str)
 
