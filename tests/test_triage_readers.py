@@ -78,6 +78,25 @@ def test_a_line_is_taken_apart(text):
     assert all(len(p) <= log_text.LINE_CHARACTERS for p in log_text.pieces((text * 30).encode("utf-8", "replace")))
 
 
+@pytest.mark.parametrize(("line", "rank", "text"), [
+    ("3: loading", 3, " loading"), ("3: [2026-02-01 10:00:01.120] loading", 3, " loading"), ("3: [INFO] loading", 3, " [INFO] loading"),
+    ("[1,3]<stderr>:loading", 3, "loading"), ("[3]<stdout>:loading", 3, "loading"), ("Sun Feb  1 10:00:00 2026[3]<stdout>:loading", 3, "loading"),
+    # Horovod lists the tensors that rank 5 lacks: rank 3 prints it
+    ("[1,3]<stderr>:5: [head.bias, head.weight ...]", 3, "5: [head.bias, head.weight ...]"), ("5: [head.bias]", None, "5: [head.bias]"),
+])
+def test_labels_of_srun_and_horovod_name_who_prints(line, rank, text):
+    assert (log_text.who_says(line).rank, log_text.who_says(line).text) == (rank, text)
+
+
+@pytest.mark.parametrize(("text", "foreign"), [
+    ("jax.device_count() = 16\nparameters: 7.2B\n", False), ("I0312 09:14:22.1 14 pjrt_client.cc:120] client with 8 devices\n", False),
+    ("levanter.callbacks | Progress on:train\n", False), ("horovod/common/operations.cc: started\n", False), ("the web server has started\n", True),
+])
+def test_a_job_without_torch_is_a_job(tmp_path, text, foreign):
+    (tmp_path / "job.log").write_text(text)
+    assert reader.collect([str(tmp_path / "job.log")]).foreign is foreign
+
+
 @pytest.mark.parametrize("expression", [*dict.fromkeys([*catalogue()["printed"].values(), *catalogue()["spoken"].values(), *catalogue()["beside"].values()])], ids=lambda e: re.sub(r"\W+", "-", e)[:40])
 def test_no_line_makes_an_expression_slow(expression):
     assert slowest(expression, SLOWEST_S) < SLOWEST_S
@@ -132,25 +151,6 @@ def test_prefixes_tell_rank_and_host(line, rank, host, text):
 
 
 @pytest.mark.parametrize("name, rank", [("rank3.log", 3), ("logs/attempt_0/7/stderr.log", 7), ("task_12.out", 12), ("train.log", None), ("ranking.log", None), ("/a/2026/x.log", None)])
-@pytest.mark.parametrize(("line", "rank", "text"), [
-    ("3: loading", 3, " loading"), ("3: [2026-02-01 10:00:01.120] loading", 3, " loading"), ("3: [INFO] loading", 3, " [INFO] loading"),
-    ("[1,3]<stderr>:loading", 3, "loading"), ("[3]<stdout>:loading", 3, "loading"), ("Sun Feb  1 10:00:00 2026[3]<stdout>:loading", 3, "loading"),
-    # Horovod lists the tensors that rank 5 lacks: rank 3 prints it
-    ("[1,3]<stderr>:5: [head.bias, head.weight ...]", 3, "5: [head.bias, head.weight ...]"), ("5: [head.bias]", None, "5: [head.bias]"),
-])
-def test_labels_of_srun_and_horovod_name_who_prints(line, rank, text):
-    assert (log_text.who_says(line).rank, log_text.who_says(line).text) == (rank, text)
-
-
-@pytest.mark.parametrize(("text", "foreign"), [
-    ("jax.device_count() = 16\nparameters: 7.2B\n", False), ("I0312 09:14:22.1 14 pjrt_client.cc:120] client with 8 devices\n", False),
-    ("levanter.callbacks | Progress on:train\n", False), ("horovod/common/operations.cc: started\n", False), ("the web server has started\n", True),
-])
-def test_a_job_without_torch_is_a_job(tmp_path, text, foreign):
-    (tmp_path / "job.log").write_text(text)
-    assert reader.collect([str(tmp_path / "job.log")]).foreign is foreign
-
-
 def test_a_file_name_tells_its_rank(name, rank):
     assert log_text.rank_of_name(name) == rank
 

@@ -28,8 +28,6 @@ from nccl_runbook.messages.lines import EXPRESSIONS, LAUNCHERS, ends, joined, ma
 from nccl_runbook.messages.matcher import Matcher
 from nccl_runbook.messages.read_ranks import Ranks
 
-# an end with a reason of its own, which is no exception before it
-_SCHEDULED = re.compile(r"DUE TO (?:TIME LIMIT|PREEMPTION)")
 MAX_LINES = 8  # kept of one message
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
@@ -162,7 +160,8 @@ class _Reader:
         kept = self._found[message]
         kept.times += times
         kept.last[line.file, line.rank] = self._order
-        if message == "job-ended" and not _SCHEDULED.search(texts[0]):
+        # Slurm's reason for the end is not the exception before it
+        if message == "job-ended" and " DUE TO " not in texts[0]:
             self._table.over_at = self._order
         if len(kept.lines) < MAX_LINES and self._is_new(line, kept.lines):
             kept.lines.append(line)

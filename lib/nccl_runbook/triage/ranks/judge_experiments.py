@@ -87,13 +87,16 @@ def _versions(row: Mapping[str, str], context: str) -> list[Indication]:
         (bool(_SAYS["not-with"].search(before)) or _outcome(clause, v), v[1], clause.strip())
         for v, before, clause in named
     ]
-    older = re.compile(row.get("older", ""))
-    bad = [(version, clause) for ok, version, clause in works if ok is False and older.match(version)]
+    bad = [
+        (version, clause)
+        for ok, version, clause in works
+        if ok is False and re.match(row.get("older", ""), version)
+    ]
     good = [(version, clause) for ok, version, clause in works if ok and version not in dict(bad)]
     begins = [
         (v[1], clause.strip())
         for v, before, clause in named
-        if older.match(v[1])
+        if re.match(row.get("older", ""), v[1])
         and (_SAYS["since"].search(before + v[0][: -len(v[1])]) or _SAYS["on"].match(clause, v.end()))
     ]
     if not (good and (bad or row["alone"]) or begins and not good and not row["alone"]):
