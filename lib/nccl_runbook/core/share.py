@@ -228,12 +228,15 @@ def shared(text: str) -> str:
 def replaced(text: str) -> str:
     """Sentences for a page: how many names of each kind were replaced, or how to replace them."""
     if not os.environ.get(SHARE):
-        return "It contains host names, user names, addresses and paths: --share replaces them."
+        return (
+            "This page contains host names, user names, addresses and paths. With --share, the "
+            "runbook replaces them."
+        )
     names = {match[0]: KINDS[match[1]] for match in _OURS.finditer(text)}
     counts = ", ".join(
         f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common()
     )
     return (
-        f"Replaced: {counts or 'nothing'}. Names in other forms may still be in it: read it before "
-        "you pass it on."
+        f"Replaced: {counts or 'nothing'}. Names in other forms may remain, so read this page before "
+        "you share it."
     )

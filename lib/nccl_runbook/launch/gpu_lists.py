@@ -17,10 +17,10 @@ def parse_gpus(text: str, count: int) -> List[int]:
     outside = [max(first, count) for first, last in ranges if last >= count]
     if outside:
         raise ValueError(
-            f"gpus: there is no GPU {outside[0]}, only {count} (0-{count - 1})"
+            f"gpus: there is no GPU {outside[0]}, only {count} GPUs (0-{count - 1})"
             if count
-            else f"gpus: there is no GPU {outside[0]}: this machine shows no NVIDIA GPU. "
-            "Name no GPU to see why, and to rehearse on the CPU"
+            else f"gpus: there is no GPU {outside[0]}, because this machine shows no NVIDIA GPU. Run "
+            "without this option to see why, and to rehearse on the CPU"
         )
     return [g for first, last in ranges for g in range(first, last + 1)]
 
@@ -34,8 +34,8 @@ def gpu_ranges(text: str) -> List[Tuple[int, int]]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise ValueError(
-                f"gpus: {part.strip()!r} {'begins above its end' if match else 'is not a GPU index'}; "
-                "write all, 0,1 or 0-3"
+                f"gpus: {part.strip()!r} {'begins above its end' if match else 'is not a GPU index'}. "
+                "Write all, 0,1 or 0-3"
             )
         ranges.append((first, last))
     return ranges

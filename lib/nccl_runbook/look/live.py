@@ -49,12 +49,14 @@ def look(
     hidden = [p for p in pids if not os.access(f"/proc/{p}/environ", os.R_OK)]
     if hidden and not looking.ranks:
         raise ValueError(
-            f"process {hidden[0]} is not readable: it belongs to another user or has just ended. "
-            "Look as that user, or "
-            "as root"
+            f"process {hidden[0]} is not readable, because it belongs to another user or has just "
+            "ended. Run this command as that user, or as root"
         )
     if 1 in pids and (below := [r.launcher for r in looking.ranks if r.launcher != 1]):
-        raise ValueError(f"process 1 is above every job here: name a rank or a launcher, such as {below[0]}")
+        raise ValueError(
+            "process 1 is the parent of every job on this host. Name a rank or a launcher, such as "
+            f"{below[0]}"
+        )
     first = looking.first()
     if not pids:  # whoever uses torch and shows no sign of distributed work
         kept = {v.pid for p in judge_looks([first]) if p.job != NO_JOB for v in p.ranks}
@@ -64,7 +66,7 @@ def look(
     keep(first)
     if not first.ranks or gap_s <= 0:
         return first
-    say(f"taking samples for {gap_s:g} s: one sample cannot show a hang")
+    say(f"taking samples for {gap_s:g} s, because one sample cannot show a hang")
     return looking.after(gap_s)
 
 
@@ -99,13 +101,13 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
     """The pids; ValueError for one without a process, and on a system without /proc."""
     if not os.path.isdir("/proc/self"):
         raise ValueError(
-            "a live look needs /proc, which only Linux has: look on the node, "
-            "and judge the record here with --record"
+            "a live look needs /proc, which only Linux has. Look on the node, and judge the record on "
+            "this machine with --record"
         )
     gone = [p for p in pids if not os.path.exists(f"/proc/{p}")]
     if gone:
         raise ValueError(
-            f"no process {gone[0]} on this host. If the job has ended, its log or dumps show why"
+            f"there is no process {gone[0]} on this host. If the job has ended, its log or dumps show why"
         )
     return list(pids)
 

@@ -61,7 +61,7 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
     """
     step_records, left_out = read_records(run_dir)
     if not step_records:
-        why = "; ".join(left_out.values()) or "it contains no record"
+        why = "; ".join(left_out.values()) or "the folder contains no record"
         raise records.RecordError(f"{run_dir} is not the folder of a run: {why}")
     printed = sorted(p for p in (run_dir / "logs").rglob("*") if p.is_file())
     if len(printed) > MOST_FILES:
@@ -77,7 +77,7 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
         try:
             texts[name] = ends(path)
         except OSError as error:
-            left_out[name] = f"it cannot be read: {error.strerror}"
+            left_out[name] = f"the folder cannot be read: {error.strerror}"
     redactor, info = Redactor(os.environ), to_json(info_of(run_dir))
     for value in (*texts.items(), *map(to_json, step_records), info):
         learn(value)
@@ -138,7 +138,7 @@ def _issues(
     commands = [c for r in step_records if r.status in ("broken", "warn") for c in r.commands]
     parts = {
         "choose": "Choose one in the form: lower performance, crash, data corruption, or hang.",
-        "files": "\n".join(f"- `{name}`" for name in files) or "No log was at hand.",
+        "files": "\n".join(f"- `{name}`" for name in files) or "No log was available.",
         "nccl": judged.nccl or "unknown",
         "error": "\n".join(
             [
@@ -149,9 +149,12 @@ def _issues(
         ),
         "steps": "\n".join(
             [
-                "Commands of the tests that found the fault, without the job. The page shows which failed:"
+                (
+                    "These commands repeat the tests that found the fault, without the job. The page "
+                    "shows which tests failed:"
+                )
                 if commands
-                else "The run that found it:",
+                else "The run that found the fault:",
                 *_fenced([c.line for c in commands] or [document.run.command]),
             ]
         ),

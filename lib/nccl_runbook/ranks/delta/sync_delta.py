@@ -104,7 +104,10 @@ def move(sync, clock):
     except RuntimeError:
         sync.kept()
         raise
-    sync.by = f"places and values of what changed, {sent / sync.total:.1%} of the bytes after the first sync"
+    sync.by = (
+        f"positions and values of the changed elements, which are {sent / sync.total:.1%} of the bytes "
+        "after the first sync"
+    )
     with clock.queued("load"):
         for i, places, values, _ in changes if sync.rank else ():
             apply(sync, i, places, values)
@@ -118,7 +121,7 @@ def changed(sync, clock, bucket):
         for i in bucket:
             new, last = sync.values(sync.views[i]), sync.values(sync.last[i])
             if len(new) >> 31:
-                raise RuntimeError(f"{sync.names[i]} has {len(new)} values; a place is a 32-bit number here")
+                raise RuntimeError(f"{sync.names[i]} has {len(new)} values, but positions are 32-bit numbers")
             places = (new != last).nonzero().flatten()
             last[places] = new[places]
             changes.append((places.to("cpu", torch.int32), new[places].cpu()))
@@ -153,7 +156,7 @@ def compare(sync, changes):
         changes[-1][2].bitwise_xor_(1)
     for i, places, values, (_, its) in changes if sync.rank else ():
         if check_sum(places, values) != its:
-            raise RuntimeError(f"{sync.names[i]}: its changes arrived torn; no tensor was changed")
+            raise RuntimeError(f"the changes of {sync.names[i]} arrived incomplete, so no tensor was changed")
 
 
 def apply(sync, i, places, values):
