@@ -175,8 +175,7 @@ def _fits(
     texts = [v for v in values if v is not None]
     if sounds_secret(name) or any(secrets.text(v) != v for v in texts):
         left_out[name] = (
-            "its name or value looks like a secret, so both set-ups use the value of the runbook's "
-            "own environment"
+            "its name or value looks like a secret, so both set-ups keep the value around the runbook"
         )
     elif any(re.search(r"\$\(|`|\$\{\w+[^\w}]|\$\w", v) for v in texts):
         left_out[name] = "only a shell can compute its value"
