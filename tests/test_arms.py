@@ -30,7 +30,7 @@ def bare(monkeypatch):
 def test_arms_on_the_cpu_have_a_control_before_and_after(engine):
     made = arms.collect(engine, [None, None], 60, halve)
     assert made.control.passed and made.control_after.passed and made["interface pinned"].passed
-    assert made.clean == Gap("not-run", "no variable here affects NCCL") and isinstance(made.guilty, Gap)
+    assert made.clean == Gap("not-run", "no variable of your environment affects NCCL") and isinstance(made.guilty, Gap)
     assert TypeAdapter(Arms | Gap).validate_python(to_json(made)) == made
     assert transports.judge_transports(made)[0].severity.value == "unknown"
     with pytest.raises(KeyError, match="P2P off.*: control, interface pinned"):
@@ -88,7 +88,7 @@ def test_what_says_which_gpus_and_what_keeps_nvls_off_is_never_taken_out():
 
 
 def test_one_rank_has_no_transport(engine):
-    assert arms.collect(engine, [None], 10, halve) == Gap("unsupported", "one GPU: a transport needs two ranks")
+    assert arms.collect(engine, [None], 10, halve) == Gap("unsupported", "there is one GPU, but a transport test needs two ranks")
 
 
 def test_one_rank_that_fails_is_tried_without_its_variables_and_nothing_else(own_engine, monkeypatch):

@@ -336,7 +336,7 @@ class TestAttempts:
         hang = reader.collect([str(DATA / path)])
         answer = rules.judge_hang(hang)
         assert (answer.culprits, answer.kind) == ((), "unknown") and "last attempt" in answer.evidence[0].text
-        left_out = [f.name.rpartition("logs/")[2] for f in hang.files if f.problem == "of an earlier attempt: 1 is judged, this is 0"]
+        left_out = [f.name.rpartition("logs/")[2] for f in hang.files if f.problem == "of an earlier attempt: this file is of attempt 0, and the answer is about attempt 1"]
         assert len(left_out) == (8 if path.endswith("logs") else 0) and all(name.startswith("run/attempt_0/") for name in left_out)
 
     def test_without_a_second_attempt_the_error_counts(self, tmp_path):
@@ -414,7 +414,7 @@ class TestAttempts:
             watched = f"[rank{rank}]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)=60000)"
             (tmp_path / "x" / f"rank{rank}.log").write_text(f"step 6 done\n{watched if rank in (0, 2) else ''}\n")
         answer = told(tmp_path / "x")
-        assert (answer.culprits, answer.kind) == ((), "unknown") and "ranks 1, 3 " in answer.sentence
+        assert (answer.culprits, answer.kind) == ((), "unknown") and "ranks 1, 3, so no rank" in answer.sentence
         for rank in (1, 3):
             (tmp_path / "x" / f"fr_rank_{rank}").unlink()
         assert told(tmp_path / "x").culprits == (1, 3)  # who left none at all and fell silent may be dead
@@ -708,7 +708,7 @@ class TestJoin:
         (folder / "fr_rank_1").write_bytes(dump)
         assert told(folder).kind != "dead", "it lived to leave a dump"
 
-    @pytest.mark.parametrize("calls, words", [({0: "ALLREDUCE", 2: "ALLREDUCE"}, "; rank 1 "),
+    @pytest.mark.parametrize("calls, words", [({0: "ALLREDUCE", 2: "ALLREDUCE"}, ", while rank 1 "),
                                               ({0: "ALLREDUCE", 1: "ALLGATHER", 2: "ALLREDUCE"}, "ALLGATHER 7 of group default_pg (1 ")])
     def test_logs_alone_name_who_fell_silent_and_every_call_that_ranks_wait_in_and_accuse_nobody(self, tmp_path, calls, words):
         for rank in range(3):

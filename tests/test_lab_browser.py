@@ -370,7 +370,7 @@ def test_without_a_gpu_the_place_of_the_button_says_why_nothing_can_be_tried(pag
 
 @pytest.mark.parametrize(("given", "words"), [
     ("CUDA error: an illegal memory access was encountered", "Xid of the hardware"),
-    ("torch.distributed.DistBackendError: NCCL error: unhandled system error", "Which path is broken"),
+    ("torch.distributed.DistBackendError: NCCL error: unhandled system error", "Which transport is broken"),
     ("tests/data/hang/skip", "rank 2 called broadcast")])
 def test_one_thing_to_do_next_is_marked(page, given, words):
     give(page, given, words)

@@ -299,7 +299,7 @@ def test_on_a_read_only_root_it_names_the_way_out_and_works_over_standard_output
 
 def test_without_any_folder_to_write_to_it_says_what_it_lacks(pyz: Path) -> None:
     ended = look(pyz, *LADDER, "--json", "-", before=read_only(pyz, "mount -t tmpfs -o ro none /dev/shm"))
-    assert (ended.returncode, ended.stdout) == (1, "") and re.fullmatch(r"nccl-look: .* /dev/shm: .* TMPDIR\n", ended.stderr)
+    assert (ended.returncode, ended.stdout) == (1, "") and re.fullmatch(r"nccl-look: .* /dev/shm\. .* TMPDIR\n", ended.stderr)
 
 
 def test_a_reader_that_goes_away_is_not_told_as_a_file_that_cannot_be_written(pyz: Path, tmp_path: Path) -> None:

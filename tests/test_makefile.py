@@ -159,7 +159,7 @@ def test_a_wheelhouse_without_wheels(checkout: Path) -> None:
     assert "WHEELHOUSE=empty holds no wheels: make wheelhouse" in said
 
 
-@pytest.mark.parametrize(("python", "says"), [("/nosuch", "/nosuch cannot be run: no such file or directory"), ("/bin/sh -c 'exit 1'", "is not a Python that runs here")])
+@pytest.mark.parametrize(("python", "says"), [("/nosuch", "/nosuch cannot be run: no such file or directory"), ("/bin/sh -c 'exit 1'", "is not a Python that runs on this machine")])
 def test_a_wrong_python_is_refused_before_anything_is_set_up(python: str, says: str, checkout: Path) -> None:
     assert says in sentence(make(checkout, "report", f"PYTHON={python}", python={"python3": WHOLE}), checkout)
 

@@ -130,7 +130,7 @@ REFUSED = {
     "passes at the end": failing(3, control_after=Trial("control again", world(3))),
     "two GPUs": failing(2),
     "two ranks on one GPU": failing(3, control=Trial("control", twice := hung(ranks=3, devices=[0, 1, 1]), twice)),
-    "no arm": Gap("unsupported", "one GPU: a transport needs two ranks"),
+    "no arm": Gap("unsupported", "there is one GPU, but a transport test needs two ranks"),
 }
 
 
@@ -138,7 +138,7 @@ REFUSED = {
 def test_nothing_is_run_where_a_pair_would_tell_nothing(name):
     made = REFUSED[name]
     found = probe_ask_pairs.pairs(None, made, 300)
-    assert found.reason == "not-run" and "unchanged test" in found.detail
+    assert found.reason == "not-run" and "unchanged environment" in found.detail
     assert transports.judge_transports(made, found) == transports.judge_transports(made)
 
 

@@ -62,7 +62,7 @@ def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it
 
 
 @pytest.mark.parametrize("arguments, sentence", [
-    (["sglang:d1+fsdp:d1"], "add --gpus 8"), (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"), (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher must be one of"),
+    (["sglang:d1+fsdp:d1"], "Add --gpus 8"), (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"), (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher must be one of"),
     (["nowhere.yaml", "--gpus", "1"], "there is no file"), (["sglang:d1", "--gpus", "-1"], "gpus"), (["python train.py --lr 1", "--gpus", "1"], "no known allocation"), (["a" * 5000 + ".yaml", "--gpus", "1"], "there is no file"),
     (["sglang:d1", "--gpus", "99999999"], "at most 1024"), ([""], "is empty"), ([" \n"], "is empty"),
     (["accelerate launch --num_processes $N t.py --use_vllm true", "--gpus", "1"], "num_processes is '$N t.py'")])

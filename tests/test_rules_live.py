@@ -126,7 +126,7 @@ def test_what_was_not_seen_names_the_ranks_or_pids_it_was_not_seen_of() -> None:
     (None, "/x/torch/distributed/run.py", False)])
 def test_torchrun_without_a_rank_is_told_as_that(rank: int | None, file: str, is_launcher: bool) -> None:
     agent = stranger(0, [Frame("_invoke_run", file, 860), Frame("main", "/x/torch/distributed/run.py", 900)], torch=True, nccl="/x/libnccl.so.2", rank=rank, world_size=4)
-    assert (told(s.look(agent)).decides == LOOK_THERE and "torchrun has started no rank" in told(s.look(agent)).sentence) is is_launcher
+    assert (told(s.look(agent)).decides == LOOK_THERE and "torchrun has not started a rank" in told(s.look(agent)).sentence) is is_launcher
 
 
 def test_one_sample_is_never_called_hung() -> None:

@@ -90,7 +90,7 @@ def test_a_workaround_is_a_line_for_a_shell(b: str, line: str) -> None:
 def test_the_bound_an_hour_counts_the_time_of_the_users_settings_alone() -> None:
     runs = [Run("A", 0.0, "passed", 1.0, {}), Run("B", 1.0, "passed", 3599.0, {})]
     bounds = [e.text for e in judge.judge(dataclasses.replace(soak("p", "p"), runs=runs, wall_s=3600.0))[0].evidence]
-    assert any("11,000 failures an hour" in text for text in bounds)
+    assert any("11,000 failures per hour" in text for text in bounds)
 
 
 def test_failed_runs_have_a_table_of_their_own_and_no_figures() -> None:

@@ -94,7 +94,7 @@ def test_case(name):
 
 def test_arms_without_proof_are_named_one_by_one():
     why = decide(Outcomes("hung", "fail", {"P2P off": "no proof", "SHM off": "passed 1 of 1"}, "fail")).why
-    assert [part.partition(" passed, and ")[::2] for part in why.split("; ")] == [
+    assert [part.partition(" passed, but ")[::2] for part in why.split("; ")] == [
         ("P2P off", d_arms.UNSURE["no proof"]), ("SHM off", d_arms.UNSURE["passed 1 of 1"])]
 
 

@@ -81,8 +81,8 @@ def test_what_decides_is_asked_of_what_can_answer_it():
 def test_the_page_names_the_gpu_that_a_bus_id_stands_for_as_the_terminal_does(tmp_path):
     (tmp_path / "job.log").write_text(DUPLICATE)
     text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(tmp_path / "page.html")).stdout
-    bus = re.search(r"in hexadecimal: it is ([0-9a-f:.]+)\.\s", text)
-    assert bus and f"it is {bus[1]}." in (tmp_path / "page.html").read_text()
+    bus = re.search(r"hexadecimal PCI bus id, ([0-9a-f:.]+)\.\s", text)
+    assert bus and f"bus id, {bus[1]}." in (tmp_path / "page.html").read_text()
 
 
 def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
@@ -383,7 +383,7 @@ def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
         assert ("Run these on the hosts of the job" in ended.stdout, "Run these on the hosts of the job" in page) == (name == "there",) * 2, name
         if name == "there":
             assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("Run these on the hosts of the job")[2]
-            assert f"The log is of node0, and this host is {socket.gethostname()}, so no test is run here." in ended.stdout
+            assert f"The log is from node0, but this machine is {socket.gethostname()}, so no test was run." in ended.stdout
     hosts, rows = triage_undecided.there(dataclasses.replace(reader.collect([str(tmp_path / "there.log")]), here="node0.cluster"), [])
     assert (hosts, rows) == ([], []), "a domain makes no other host"
     hosts, rows = triage_undecided.there(reader.collect([str(tmp_path / "there.log")]), [])

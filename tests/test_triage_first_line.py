@@ -220,7 +220,7 @@ def test_a_line_that_the_proven_cause_explains_gives_no_second_cause(tmp_path, l
 def test_a_check_that_comes_next_is_said_once(tmp_path):
     (tmp_path / "job.log").write_text("[rank3]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n")
     shown = read_cli("diagnose", str(tmp_path / "job.log")).stdout
-    assert "\nnext: print(" in shown and shown.count("print this after backward()") == 1
+    assert "\nnext: print(" in shown and shown.count("no gradient after backward()") == 1
 
 
 OWN = ("[rank6]: Traceback (most recent call last):\n[rank6]:   File \"/w/train.py\", line 88, in <module>\n[rank6]:     load(path)\n[rank6]: FileNotFoundError: /d/6\n"

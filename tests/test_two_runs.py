@@ -163,9 +163,9 @@ def test_diagnose_lays_a_run_beside_a_good_one(tmp_path):
 def test_the_same_run_twice_says_in_how_much_nothing_differs(tmp_path):
     run = folder(tmp_path / "run", record("02-environment", seen({"NCCL_ALGO": "Ring"})))
     told = json.loads(read_cli("diagnose", run, "--against", run, "--json").stdout)["against"]
-    assert told["differences"] == [] and told["settings"] > 3 and "othing that matters differs" in told["sentence"]
+    assert told["differences"] == [] and told["settings"] > 3 and "ithout a difference that matters" in told["sentence"]
     nothing = against.compare(RunProfile([], steps=["x"]), RunProfile([], steps=["x"]))
-    assert (nothing.settings, nothing.sentence) == (0, "No version and no setting is in both runs."), "silence is no sameness"
+    assert (nothing.settings, nothing.sentence) == (0, "The two runs have no version and no setting in common to compare."), "silence is no sameness"
 
 
 def test_a_log_is_compared_with_a_run(tmp_path):

@@ -87,7 +87,7 @@ class Step:
         replayed; InterpreterError or EngineError if no ranks can run. The step is then broken if the
         interpreter itself cannot import torch."""
         if self.replayed:
-            raise RuntimeError("a saved record is judged here, so no test can run")
+            raise RuntimeError("this step judges a saved record, so no test can run")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""), self.within_s)
             sweep({tempfile.gettempdir(), "/dev/shm"})
@@ -197,7 +197,7 @@ class Step:
                 Finding(
                     "gpus-not-here",
                     Severity.UNKNOWN,
-                    f"no rank ran on GPUs {named}, because CUDA shows no GPU here",
+                    f"no rank ran on GPUs {named}, because CUDA shows no GPU",
                 )
             ]
             if judged.torch and not judged.gpus and named not in ("", "all")
@@ -239,8 +239,8 @@ class Step:
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
         if not all(re.fullmatch(r"[A-Za-z_]\w*", n) and "\0" not in (v or "") for n, v in delta.items()):
             raise ValueError(
-                f"env: one of {', '.join(delta)} cannot be set: a name has letters, digits and _, "
-                "a value no zero byte"
+                f"env: one of {', '.join(delta)} cannot be set. A name consists of letters, digits and "
+                "_, and a value contains no zero byte"
             )
         if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
             raise ValueError(

@@ -13,7 +13,7 @@ from nccl_runbook.hosts import judge, read, table
 from nccl_runbook.hosts.facts import Hosts
 from nccl_runbook.logs.file import named
 
-NOT_NAMED = "no hosts were named, and this shell is in no Slurm allocation of several nodes"
+NOT_NAMED = "no hosts were named, and this shell is not in a Slurm allocation of several nodes"
 
 
 def gather(

@@ -31,7 +31,7 @@ def test_every_byte_arrives_straight_and_by_way_of_one_rank(on_gpus, spec, devic
     runs = measured(on_gpus, spec, devices, f"nccl-reshard@{trainers}")
     engines = len(devices) - trainers or len(devices)
     assert [(a.method, a.outcome, a.compared) for a in runs.run] == [
-        (f"{m}@{trainers}", "all compared, all correct", 6 * engines) for m in ("nccl-reshard", "nccl-gather")]
+        (f"{m}@{trainers}", "all tensors compared, all correct", 6 * engines) for m in ("nccl-reshard", "nccl-gather")]
     found = [f.id for f in weight_sync.judge(runs, placement.place(devices))]
     assert "weight-sync-reshard" in found and "rate-above-link" not in found
     if trainers > 1:
@@ -42,12 +42,12 @@ def test_every_byte_arrives_straight_and_by_way_of_one_rank(on_gpus, spec, devic
 def test_qwen25_32b_to_an_engine_of_two_ranks(on_gpus):
     """65.5 GB: two trainer ranks of 33 GB, two engine ranks with two sets of 33 GB each."""
     runs = measured(on_gpus, models.find("Qwen/Qwen2.5-32B"), [0, 1, 2, 3], "nccl-reshard@2")
-    assert [(a.outcome, a.compared) for a in runs.run] == [("all compared, all correct", 12)] * 2
+    assert [(a.outcome, a.compared) for a in runs.run] == [("all tensors compared, all correct", 12)] * 2
 
 
 def test_a_delta_brings_what_changed(on_gpus):
     runs = measured(on_gpus, SEVEN, [0, 1], "gloo-delta")
-    assert [(a.method, a.outcome, a.compared) for a in runs.run] == [(m, "all compared, all correct", 6) for m in ("gloo-delta", "gloo-flat")]
+    assert [(a.method, a.outcome, a.compared) for a in runs.run] == [(m, "all tensors compared, all correct", 6) for m in ("gloo-delta", "gloo-flat")]
     assert "weight-sync-delta" in [f.id for f in weight_sync.judge(runs, placement.place([0, 1]))]
 
 

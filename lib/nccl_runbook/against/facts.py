@@ -40,7 +40,7 @@ class TimeChange:
     def spans(self) -> list[str]:
         """Both runs as text: "22.5 s (n 27, 21.0 to 24.0)"."""
         return [
-            f"{median:.3g} {self.unit} (n {n}, {least:.3g} to {most:.3g})" if n else "none printed"
+            f"{median:.3g} {self.unit} ({n} samples, {least:.3g} to {most:.3g})" if n else "none printed"
             for n, median, least, most in (self.good, self.bad)
         ]
 

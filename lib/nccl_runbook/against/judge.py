@@ -39,7 +39,7 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
     alike = grouped(((d.kind, re.sub(r" \d+", "", d.name)), d) for d in changed).values()
     differences = tuple(
         dataclasses.replace(
-            same[0], why=same[0].why + (f"; {len(same)} of these differ" if len(same) > 1 else "")
+            same[0], why=same[0].why + (f"; {len(same)} such values differ" if len(same) > 1 else "")
         )
         for same in alike
     )
@@ -64,10 +64,14 @@ def explained(compared: Comparison, lead: Finding | None) -> Comparison:
         if not d.could_explain:
             return d
         if d.kind == "environment" and re.search(rf"\b{re.escape(d.name)}\b", proof):
-            return dataclasses.replace(d, why=f"the proof or the fix of the {what} names it")
+            return dataclasses.replace(d, why=f"the proof or the fix of the {what} names this setting")
         if f"{d.kind} {d.name}".startswith(touches or ("\n",)):
-            return dataclasses.replace(d, why=f"{d.why}, and the {what} depends on that")
-        why = f"the {what} does not depend on it" if is_sure else f"no evidence links it to the {what}"
+            return dataclasses.replace(d, why=f"{d.why}, and the {what} depends on this difference")
+        why = (
+            f"the {what} does not depend on this difference"
+            if is_sure
+            else f"no evidence links this difference to the {what}"
+        )
         return dataclasses.replace(d, could_explain=False, is_tested=is_sure, why=why)
 
     differences = tuple(map(judged, compared.differences))
@@ -124,7 +128,7 @@ def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference
         row["why"] for row in _TABLE["harmless"] if row["kind"] == kind and re.fullmatch(row["name"], name)
     ]
     if kind == "environment" and (name not in variables() or variables()[name].until):
-        rows.append("no known library reads it")
+        rows.append("no known library reads this variable")
     return Difference(kind, name or "channels", _many(was), _many(now), not rows, [*rows, _KINDS[kind]][0])
 
 
@@ -141,7 +145,11 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     if max(was, now) < 2 * min(was, now):
         return []
     could, name = per and now > was, "communicators opened" + (" per sync" if per else "")
-    few = "fewer than before" if per else "perhaps only because one run was longer: no syncs were timed"
+    few = (
+        "the bad run opened fewer communicators than the good run"
+        if per
+        else "perhaps only because one run was longer (no weight syncs were timed)"
+    )
     return [
         Difference(
             "communicators", name, f"{was:.3g}", f"{now:.3g}", could, could and _KINDS["communicators"] or few
@@ -162,21 +170,30 @@ def _in_order(compared: Comparison) -> Comparison:
 
 def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
     slower = next((t for t in reversed(compared.times) if "slower" in t.says), None)
-    head = "Both runs print too few times. " if compared.times else ""
+    head = "Both runs print too few times to compare. " if compared.times else ""
     if slower:
-        head = "{}: {} then, {} now, {}. ".format(slower.kind, *slower.spans, slower.says)
+        head = "{}: {} in the good run, {} in the bad run, {}. ".format(
+            slower.kind, *slower.spans, slower.says
+        )
     elif any("few" not in t.says for t in compared.times):
-        head = "No step that both runs time became slower. "
+        head = "None of the times that both runs print became slower. "
     could, many = sum(d.could_explain for d in differences), counted(len(differences), "difference")
-    verdict = f"{many}; {could} could explain {compared.of or 'a change'}."
-    verdict += " They changed at the same time, so this comparison proves none of them." if could > 1 else ""
+    verdict = f"{many} between the two runs; {could} could explain {compared.of or 'a change'}."
+    verdict += (
+        " Several differences appeared together, so this comparison does not prove which one is the cause."
+        if could > 1
+        else ""
+    )
     if all(d.is_tested and not d.could_explain for d in differences):
-        cannot = f"; {many} cannot explain it" if differences else ""
-        verdict = f"Nothing that matters differs in {counted(compared.settings, 'setting')}{cannot}."
+        cannot = f"; {many} cannot explain a change" if differences else ""
+        verdict = (
+            f"The two runs share {counted(compared.settings, 'setting')}, without a difference that "
+            f"matters{cannot}."
+        )
     if not differences and not compared.settings:
-        verdict = "No version and no setting is in both runs."
+        verdict = "The two runs have no version and no setting in common to compare."
     return (
-        head + verdict + (f" The good run had a fault itself: {compared.good_is}" if compared.good_is else "")
+        head + verdict + (f" The good run itself had a fault: {compared.good_is}" if compared.good_is else "")
     )
 
 
@@ -185,14 +202,24 @@ def findings(compared: Comparison | None) -> list[Finding]:
     if compared is None:
         return []
     could = [d for d in compared.differences if d.could_explain]
-    more = f", and {counted(len(could) - 1, 'other difference')} could explain it" if len(could) > 1 else ""
+    more = (
+        f", and {counted(len(could) - 1, 'other difference')} could also explain the change"
+        if len(could) > 1
+        else ""
+    )
     rows = [
         *(
             (f"{d.name} changed (was {d.good}, now {d.bad}){more}", CHANGED)
             for d in could[: bool(compared.of)]
         ),
-        *(("{}: {} then, {} now: {}".format(t.kind, *t.spans, t.says), "both runs") for t in compared.times),
-        *((f"{d.name}: {d.good} then, {d.bad} now: {d.why}", "both runs") for d in could[:8]),
+        *(
+            ("{}: {} in the good run, {} in the bad run ({})".format(t.kind, *t.spans, t.says), "both runs")
+            for t in compared.times
+        ),
+        *(
+            (f"{d.name}: {d.good} in the good run, {d.bad} in the bad run ({d.why})", "both runs")
+            for d in could[:8]
+        ),
     ]
     return [
         Finding(
@@ -207,7 +234,7 @@ def findings(compared: Comparison | None) -> list[Finding]:
             (
                 Remedy(
                     "you",
-                    "Run both set-ups in turn to find which setting makes the difference:",
+                    "Run both set-ups alternately to find the setting that makes the difference:",
                     (compared.line,),
                 ),
             )

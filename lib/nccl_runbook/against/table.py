@@ -19,8 +19,8 @@ def tables(compared: Comparison | None) -> list[Table]:
     return [
         Table(
             "The good run and the bad run",
-            ["what", "good run", "bad run", "could it explain the change"],
-            rows or [["all that both show", "the same", "the same", ""]],
+            ["what", "good run", "bad run", "could this explain the change?"],
+            rows or [["everything that both runs show", "the same", "the same", ""]],
             compared.sentence,
         )
     ]
@@ -28,4 +28,4 @@ def tables(compared: Comparison | None) -> list[Table]:
 
 def _relation(d: Difference) -> Cell:
     word, tone = ("could", "note") if d.could_explain else ("cannot", "muted")
-    return Cell(f"{word} explain: {d.why}", tone) if d.is_tested else Cell(f"not tested: {d.why}")
+    return Cell(f"{word} explain the change: {d.why}", tone) if d.is_tested else Cell(f"not tested: {d.why}")

@@ -34,7 +34,7 @@ def duration_s(option: str, text: str) -> float:
     match = re.fullmatch(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?", text.strip())
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     if not (total := hours * 3600 + minutes * 60 + seconds):
-        raise UsageError(f"{option} {text!r} is not a duration from 1s to 99999h: write 90s, 5m or 1h30m")
+        raise UsageError(f"{option} {text!r} is not a duration from 1s to 99999h, such as 90s, 5m or 1h30m")
     return float(total)
 
 
@@ -84,15 +84,15 @@ class Book:
                 os.path.lexists(path) for name in names for path in self.run_dir.glob(name)
             ):
                 raise UsageError(
-                    f"{self.options.out} holds a run or a page already: name a new folder with --out"
+                    f"{self.options.out} already contains a run or a page. Name a new folder with --out"
                 )
             if (
                 self.run_dir.stat().st_mode & 0o077
             ):  # one that was there: what comes into it is this user's own
                 if any(self.run_dir.iterdir()):
                     raise UsageError(
-                        f"{self.options.out} is open to other users and not empty: "
-                        "name a new folder with --out"
+                        f"{self.options.out} is accessible to other users and not empty. Name a new "
+                        "folder with --out"
                     )
                 self.run_dir.chmod(0o700)
             self.page = self.run_dir / "index.html"
@@ -105,8 +105,7 @@ class Book:
         except OSError as error:
             raise UsageError(
                 f"cannot write to {error.filename or self.options.out or self.options.outputs}: "
-                f"{error.strerror}; "
-                "name another folder with --out"
+                f"{error.strerror}. Name another folder with --out"
             ) from error
         if not self.options.out:
             last = self.run_dir.parent / "latest"
@@ -167,7 +166,7 @@ class Book:
         if self.stop():
             return "not run: interrupted"
         if left_s < 1:
-            return f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
+            return f"not run: the time budget of {self.options.budget_s:.0f} s was used up (--budget)"
         return ""
 
     def _leave_out(self, planned: Planned, why: str) -> records.Record:

@@ -44,8 +44,8 @@ class Kernels(contextlib.ExitStack):
                 probe.bind(str(self.path / "probe-socket"))
         except OSError as error:
             return (
-                f"kernels talk over TCP on loopback: no unix socket can be made in {self.path} "
-                f"({error.strerror or error})"
+                "kernels communicate over TCP on loopback, because no Unix socket can be created in "
+                f"{self.path} ({error.strerror or error})"
             )
         return ""
 

@@ -74,14 +74,15 @@ def check_records(plan: Sequence[Planned], folder: str) -> None:
                 runpy.run_path(str(script))
         except (Exception, SystemExit) as error:  # whatever a judge raises, the facts are to blame
             why = " ".join(f"{type(error).__name__}: {error}".split())
-            raise records.RecordError(f"{planned.record}: its facts cannot be judged ({why})") from error
+            raise records.RecordError(f"the facts in {planned.record} cannot be judged ({why})") from error
 
 
 def notebooks_in(folder: Path) -> dict[str, Path]:
     """Step name -> notebook, in running order. UsageError if the folder has none."""
     if not (by_stem := {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}):
         raise UsageError(
-            f"no notebooks in {folder}: run from a checkout, or name the folder with --notebooks"
+            f"{folder} contains no notebooks. Run this command from a checkout, or name the folder "
+            "with --notebooks"
         )
     return by_stem
 
@@ -97,7 +98,7 @@ def make_plan(
     wanted = set(steps) | set(by_step) or set(book)
     names = [n for n in book if n in wanted and n != VERDICT_STEP] + [n for n in book if n == VERDICT_STEP]
     if by_step and (missing := [n for n in steps if n != VERDICT_STEP and n not in by_step]):
-        raise UsageError(f"--record has no record of {', '.join(missing)}")
+        raise UsageError(f"no file named with --record is a record of {', '.join(missing)}")
     for name, _ in given:
         if name in _SET_BY_OPTION:
             raise ParameterError(f"parameter {name} is set by {_SET_BY_OPTION[name]}")
@@ -115,12 +116,16 @@ def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[st
         steps = {record.step: record.facts for record in records.load_all(path)}
         known = {step: probes(book[step]) for step in steps if step in book}
         if not any({*facts} & {*(known.get(step) or facts), "users"} for step, facts in steps.items()):
-            raise UsageError(f"{path} holds no facts that a notebook judges")
+            raise UsageError(f"{path} contains no facts that a notebook can judge")
         for step in steps:
             if step not in book or step == VERDICT_STEP:
-                raise UsageError(f"{path} is a record of {step}, which no notebook here judges")
+                raise UsageError(
+                    f"{path} is a record of {step}, but no notebook in this folder judges this step"
+                )
             if step in by_step:
-                raise UsageError(f"{by_step[step]} and {path} are both records of {step}: give one of them")
+                raise UsageError(
+                    f"{by_step[step]} and {path} are both records of {step}. Name only one of the two"
+                )
             for fact in known[step].keys() & steps[step].keys():
                 records.read(
                     get_type_hints(known[step][fact])["return"] | Gap,

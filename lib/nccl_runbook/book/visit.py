@@ -137,7 +137,7 @@ class Visit:
         if self.error is None:
             return ""
         if type(self.error).__name__ == "DeadKernelError":
-            return ": ".join(filter(None, ("its kernel died", killed_by(self.client.died_with))))
+            return ": ".join(filter(None, ("the notebook's kernel died", killed_by(self.client.died_with))))
         last_words = f"; the kernel printed: {self._last_words}" if self._last_words else ""
         return (
             f"the notebook could not be run: {type(self.error).__name__}: "
@@ -258,7 +258,7 @@ def mend(notebook: Any, why: str) -> Any:
             if cell not in started:
                 _mark(cell, NOT_RUN, NOT_RUN)
         if started:
-            _mark(started[-1], "failed", "" if started[-1].outputs else f"stopped here: {why}")
+            _mark(started[-1], "failed", "" if started[-1].outputs else f"the notebook stopped here: {why}")
         notebook.cells.insert(0, _banner(why))
     return notebook
 
@@ -273,7 +273,7 @@ def _banner(why: str) -> dict[str, Any]:
     """The reason stands in a code block: it may quote anything. Its fence is longer than any inside."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", why)), default=0))
     banner = (
-        f"**This step has no result: it is unknown.** Cells marked *{NOT_RUN}* were never "
+        f"**This step has no result, so its outcome is unknown.** Cells marked *{NOT_RUN}* were never "
         f"reached.\n\n{fence}text\n{why}\n{fence}"
     )
     return {"cell_type": "markdown", "id": BANNER_ID, "metadata": {"tags": [BANNER_ID]}, "source": banner}

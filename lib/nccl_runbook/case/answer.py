@@ -145,7 +145,11 @@ def of_start(start: Start) -> Case:
         [
             of_findings(
                 START_STEP,
-                [Finding("nothing-brought", Severity.OK, "no log and no symptom was given: all steps run")],
+                [
+                    Finding(
+                        "nothing-brought", Severity.OK, "no log and no symptom was given, so all steps run"
+                    )
+                ],
             )
         ]
     )

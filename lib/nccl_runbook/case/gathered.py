@@ -24,8 +24,8 @@ NO_RANK = Finding(
     remedy=(
         Remedy(
             "you",
-            "Look on the node of the job, as the user of the job. If the job has ended, read what it left: "
-            "logs, dumps, its launch script.",
+            "Run `nccl-runbook look` on a node of the job, as the job's user. If the job has ended, "
+            "diagnose the files that it left, such as logs, dumps and the launch script.",
             ("nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch",),
         ),
     ),

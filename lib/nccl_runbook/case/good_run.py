@@ -36,7 +36,7 @@ def good_run(given: Sequence[str], steps: Iterable[str]) -> RunProfile:
     worked, name = sort(given), ", ".join(given)
     profile = profile_of(worked)
     if not (profile.settings or profile.communicators or profile.times):
-        raise RecordError(f"{name} has nothing to compare: no record, version, setting or time")
+        raise RecordError(f"{name} contains nothing to compare (no record, version, setting or time)")
     theirs, ours = ({*names} - {START_STEP} for names in (profile.steps, steps))
     if theirs and ours and not theirs & ours:
         steps_of = [", ".join(sorted(names)) for names in (theirs, ours)]

@@ -26,12 +26,12 @@ READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 # first words of a line that a look asks for -> what the line shows
 _SHOWS = {
     "open ": "Read the code up to this line: it is the last known line of the rank that is to blame.",
-    "py-spy dump --native": "what this process does below Python, in native code",
+    "py-spy dump --native": "what the process is doing in native code, below Python",
     "py-spy dump --locals": "the arguments of the calls in which the ranks wait",
-    "ss ": "which process listens on that port",
-    "nc ": "whether this host reaches that address",
-    "ping ": "whether that address answers",
-    "dmesg ": "whether the kernel ended that process",
+    "ss ": "which process listens on the port",
+    "nc ": "whether this host can reach the address",
+    "ping ": "whether the address answers",
+    "dmesg ": "whether the kernel killed the process",
     "ps ": "who started these processes, and when",
 }
 
@@ -58,7 +58,7 @@ def sentence(document: VerdictDocument) -> str:
         return document.sentence
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
-        return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
+        return f"Healthy: {'; '.join(sound) or 'the named files show no fault'}."
     unknown = [
         s.reason.rstrip(".")
         for status in ("unknown", "skipped")
@@ -144,9 +144,9 @@ def next_test(
     if first:
         if first.probe == "hang" and DUMPS not in done:
             return Test(
-                "nccl-runbook look   # on the job's host, while it hangs"
+                "nccl-runbook look   # on the job's host, while the job hangs"
                 + ("" if first.line.startswith("nccl-runbook hang ") else f"\n{first.line}"),
-                "Without a dump, the rank stays unknown. Look while the job hangs, "
+                "Without a dump, the faulty rank stays unknown. Run `look` while the job hangs, "
                 "or collect dumps in its next run.",
                 (open_causes[0],),
             )
@@ -178,7 +178,7 @@ def met(finding: Finding, logs: Logs) -> Finding:
     done = min(((t.seq or 0) - 1 for r in logs.ranks for t in r.timeouts), default=0)
     if not 0 < done < 1 << 60 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
         return finding
-    progress = Evidence(f"the ranks got through {counted(done, 'collective')} before the timeout", "logs")
+    progress = Evidence(f"the ranks completed {counted(done, 'collective')} before the timeout", "logs")
     return dataclasses.replace(
         finding, severity=Severity.NOTE, status="ruled-out", evidence=(progress, *finding.evidence)
     )
@@ -189,9 +189,9 @@ def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
     ``steps``: those that decide the symptom."""
     separating = test.steps if test else []
     reasons = {
-        **dict.fromkeys(step_texts(), "rules out everything else"),
-        **dict.fromkeys(steps, "decides: usual with this symptom"),
-        **dict.fromkeys(separating, "decides: separates the remaining causes"),
+        **dict.fromkeys(step_texts(), "rules out other causes"),
+        **dict.fromkeys(steps, "decides: this step usually finds the cause of the symptom"),
+        **dict.fromkeys(separating, "decides: this step separates the remaining causes"),
     }
     order = dict.fromkeys([*separating, *steps, *step_texts()])
     return [(step_texts()[name], reasons[name]) for name in order if name in step_texts()]
@@ -224,7 +224,8 @@ def following(
     ):
         return (
             VERDICT_STEP,
-            f"not needed: {next(s.notebook for s in document.steps if lead in s.findings)} has the answer",
+            f"not needed: {next(s.notebook for s in document.steps if lead in s.findings)} already has "
+            "the answer",
         )
     open_causes = left(document, lead, ())
     best = telling(open_causes, steps)

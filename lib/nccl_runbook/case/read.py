@@ -132,7 +132,7 @@ def _settings(
             )
         elif path in scripts or role.variables or role.nodes:  # a configuration need do neither
             variables |= role.variables
-            findings += judge(Environment([role], Gap("not-run", "only a file was read")))
+            findings += judge(Environment([role], Gap("not-run", "only a file was read, not a machine")))
     if findings:
         yield of_findings(SETTINGS, [met(f, job.logs) for f in findings] if job else findings)
 
@@ -195,7 +195,7 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
                     (
                         Remedy(
                             "you",
-                            "Look at that job alone:",
+                            "Look at the other job alone:",
                             (f"nccl-runbook diagnose {job.ranks[0].pid if here else 'PID'}",),
                         ),
                     ),

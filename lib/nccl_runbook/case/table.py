@@ -70,7 +70,7 @@ def text(case: Case, diff: str = "") -> str:
                 else []
             ),
             *[line for r in fix for line in remedy(r)],
-            *([f"   Tried here: {document.tried}"] if document.tried else []),
+            *([f"   Tested on this machine: {document.tried}"] if document.tried else []),
             *[f"       {row}" for row in diff.splitlines()],
             *([f"   The fix worked if: {verify}"] if verify else []),
             "",
@@ -99,7 +99,7 @@ def text(case: Case, diff: str = "") -> str:
         ),
         *(
             [
-                "other causes of this symptom, without evidence here: "
+                "other possible causes of this symptom, for which there is no evidence: "
                 + "; ".join(c.title for c in case.found.fits)
             ]
             if case.found.fits
@@ -145,9 +145,9 @@ def text(case: Case, diff: str = "") -> str:
         lines += [f"next: {line}", f"      {shows}" + (f" (about {test.about_s} s)" if test.about_s else "")]
     if case.collect:
         known = any(c.id != "benign" for c in document.causes)
-        when = "" if known or case.found.fits else ", if it fails or hangs"
+        when = "" if known or case.found.fits else ", if the job fails or hangs"
         lines += [
-            f"on the next run{when}, collect what is missing:",
+            f"in the next run{when}, collect the missing evidence:",
             *(f"       {row}" for row in case.collect),
         ]
     return "\n".join([*lines, f"verdict: {document.verdict} (exit code {document.exit_code})"])
@@ -251,9 +251,9 @@ def plan_table(case: Case, gpus: int = 4) -> Table:
         for step, why in plan(case.test, case.found.steps)
     ]
     return Table(
-        "Plan of steps, the deciding ones first",
+        "Plan of steps, with the deciding steps first",
         ["step", "what it answers", "about", "why it is planned"],
         rows,
-        "A run first reads files, then tests, and ends once a cause is established. The seconds are "
-        f"estimates for {counted(gpus, 'GPU') if gpus else 'a machine without a GPU'}.",
+        "A run first reads files, then runs tests, and ends as soon as a cause is established. The "
+        f"seconds are estimates for {counted(gpus, 'GPU') if gpus else 'a machine without a GPU'}.",
     )

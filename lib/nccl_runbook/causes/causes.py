@@ -106,7 +106,8 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
 
 
 NOT_SEEN = Evidence(
-    "not yet seen on hardware: we tested this rule with a simulated fault, without GPUs", "the rule"
+    "this fault was not yet seen on hardware; we tested the rule with a simulated fault, without GPUs",
+    "the rule",
 )
 
 

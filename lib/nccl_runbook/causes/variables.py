@@ -87,8 +87,8 @@ def ignored_by_gloo(names: Iterable[str]) -> str:
     """Why ranks over Gloo show nothing about these variables; "" if none of them is one of NCCL."""
     of_nccl = ", ".join(name for name in names if name.startswith(("NCCL_", "TORCH_NCCL_")))
     return of_nccl and (
-        f"This trial shows nothing about {of_nccl}: the ranks ran on the CPU over Gloo, "
-        "which reads no variable of NCCL"
+        f"This trial shows nothing about {of_nccl}, because the ranks ran on the CPU over Gloo, which "
+        "reads no variable of NCCL"
     )
 
 

@@ -60,7 +60,7 @@ def subject(wanted: Wanted, ranks: LazyRanks, stopped: Callable[[], str] = never
     if wanted.argv:
         return of_command(wanted.argv, wanted.figure, wanted.more_is_better, stopped)
     if wanted.figure:
-        raise ValueError("--figure needs your own command: add it after --")
+        raise ValueError("--figure needs your own command. Add the command after --")
     on_gpus = ranks.devices[0] is not None
     if wanted.spec:
         method = wanted.method or ("nccl-per-tensor" if on_gpus else "gloo-per-tensor")
@@ -108,7 +108,7 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
     """One collective through ranks/check.py, every value checked. Figure: the slowest rank's median, in
     seconds. Roles: its ranks (rank0, rank1, ...). ValueError for an unknown collective."""
     if op not in TIMED_OPS:
-        raise ValueError(f"unknown collective {op!r}; one of {', '.join(TIMED_OPS)}")
+        raise ValueError(f"unknown collective {op!r}. Choose one of {', '.join(TIMED_OPS)}")
     backend = "gloo" if devices[0] is None else "nccl"
     asked = WorldRequest(
         op,
@@ -138,7 +138,7 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
     ]
     if method not in fit:
         raise ValueError(
-            f"method {method!r} is not one of {', '.join(fit)}, or needs a GPU, and this machine has none"
+            f"method {method!r} is not one of {', '.join(fit)}, or it needs a GPU and this machine has none"
         )
     args = [
         "--method",
@@ -227,16 +227,16 @@ def collect(
     chooses the differences to try next. A Gap if nothing is compared. ValueError for a role that the subject
     does not know."""
     if not arms.named:
-        return Gap("absent", "no second set-up was named")
+        return Gap("absent", "no second set-up was named to compare with")
     made = subject()
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:
         where = (
             f"roles: {', '.join(made.roles)}"
             if made.backend
-            else f"write {{{unknown[0]}}} into your command, in front of the process"
+            else f"write {{{unknown[0]}}} into your command, before the process that has this role"
         )
-        raise ValueError(f"role {unknown[0]!r} does not exist here: {where}")
+        raise ValueError(f"role {unknown[0]!r} does not exist in this comparison ({where})")
     until, longest_s = time.monotonic() + budget_s, 1.0
 
     def run(arm: str, env: dict[str, Env]) -> Sample | None:
@@ -258,8 +258,8 @@ def collect(
     warm_up = [s for s in (run(arm, env) for arm, env in first) if s is not None]
     if any(s.ended == command.NO_FIGURE for s in warm_up):
         raise ValueError(
-            "--figure matches no number that your command prints: nothing can be compared. "
-            "It printed last: " + " | ".join(warm_up[0].last_lines[-2:])
+            "--figure matches no number that your command prints, so nothing can be compared. The "
+            "last lines of the command: " + " | ".join(warm_up[0].last_lines[-2:])
         )
     planned = [(arm, envs[arm]) for arm in "ABBA" * rounds if envs]
     samples = [s for s in (run(arm, env) for arm, env in planned) if s is not None]
@@ -273,12 +273,12 @@ def collect(
         wanted=4 * rounds,
         warm_up=warm_up,
         samples=samples,
-        walk=Gap("not-run", "no difference to test"),
+        walk=Gap("not-run", "A and B do not differ, so there was nothing to test"),
         backend=made.backend,
     )
     walked = (
         Gap("not-run", stopped())
         if stopped()
-        else walk(compared, lambda keys: run(f"{len(keys)} as in B", arms.env(keys)))
+        else walk(compared, lambda keys: run(f"{len(keys)} settings as in B", arms.env(keys)))
     )
     return dataclasses.replace(compared, walk=walked, stopped=stopped())

@@ -131,7 +131,8 @@ def _settled(c: Comparison) -> list[Finding]:
             Finding(
                 "no-ratio",
                 Severity.UNKNOWN,
-                f"{', '.join(flat)}: some figures are 0 or less, so there is no ratio: name a figure above 0",
+                f"{', '.join(flat)}: some figures are 0 or less, so no ratio can be computed. Choose a "
+                "figure that is above 0",
             )
         ]
     if not findings:
@@ -139,8 +140,8 @@ def _settled(c: Comparison) -> list[Finding]:
             Finding(
                 "too-few-runs",
                 Severity.UNKNOWN,
-                f"{len(c.samples)} of {c.wanted} runs "
-                f"{'were done' if c.stopped else 'fitted into the budget'}: too few to compare",
+                f"only {len(c.samples)} of {c.wanted} runs "
+                f"{'were done' if c.stopped else 'fitted into the budget'}, which is too few to compare",
             )
         ]
     walked = _walked(c, worst_first(findings)[0].severity)
@@ -152,11 +153,11 @@ def _settled(c: Comparison) -> list[Finding]:
 
 def _inconclusive(c: Comparison) -> Finding:
     failed = [s for s in c.samples if not s.passed]
-    counts = ", ".join(f"{arm} {sum(s.arm == arm for s in failed)} of {len(of_arm(c, arm))}" for arm in "AB")
+    counts = ", ".join(f"{arm}: {sum(s.arm == arm for s in failed)} of {len(of_arm(c, arm))}" for arm in "AB")
     return Finding(
         "comparison-inconclusive",
         Severity.UNKNOWN,
-        f"inconclusive: runs failed in {counts}",
+        f"inconclusive, because some runs failed ({counts})",
         tuple(Evidence(line, f"{failed[0].arm}: {failed[0].ended}") for line in failed[0].last_lines[-4:]),
     )
 
@@ -166,8 +167,8 @@ def _failing(c: Comparison, arm: str) -> Finding:
     return Finding(
         "arm-fails",
         Severity.WARN,
-        f"{arm} fails ({sample.ended}) in all of {len(of_arm(c, arm))} runs, {other} passes in all of "
-        f"{len(of_arm(c, other))}",
+        f"{arm} fails ({sample.ended}) in all of its {len(of_arm(c, arm))} runs, and {other} passes in "
+        f"all of its {len(of_arm(c, other))} runs",
         tuple(Evidence(line, f"{arm}: {sample.ended}") for line in sample.last_lines[-4:]),
         (_use(other),),
     )
@@ -175,37 +176,39 @@ def _failing(c: Comparison, arm: str) -> Finding:
 
 def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
     medians = " against ".join(f"{median_of(of_arm(c, arm), name):.4g} {c.unit}".strip() for arm in "BA")
-    says = f"{name}: B is {r} times A ({medians})"
+    says = f"{name}: the figure of B is {r} times that of A ({medians})"
     missed = max(r.high, 1 / r.low)
     if r.n < ENOUGH_PAIRS and not r.is_sure and not (r.holds_one and missed <= TELLING):
-        more = "use --rounds 3" if len(c.samples) == c.wanted else "give them more time with --budget"
+        more = "use --rounds 3" if len(c.samples) == c.wanted else "give the runs more time with --budget"
         return Finding(
             "too-few-runs",
             Severity.UNKNOWN,
-            f"too few runs to compare: {more} ({name}: B against A: {medians})",
+            f"too few runs to compare, so {more} ({name}, B against A: {medians})",
         )
     if r.holds_one and missed > TELLING:
         return Finding(
             "no-difference",
             Severity.UNKNOWN,
-            "no difference seen, but these runs could miss a factor of "
-            f"{'more than 100' if missed > 100 else f'{missed:.2g}'}; use more rounds: {says}",
+            "no difference seen, but so few runs could miss a difference by a factor of "
+            f"{'more than 100' if missed > 100 else f'{missed:.2g}'}. Use more rounds. {says}",
         )
     if r.holds_one:
-        return Finding("no-difference", Severity.OK, f"no difference seen; {says}", _said(c))
+        return Finding("no-difference", Severity.OK, f"no difference seen. {says}", _said(c))
     if not r.is_sure:
         return Finding(
             "no-difference",
             Severity.UNKNOWN,
-            f"the difference may be chance; use more rounds: {says}",
+            f"the difference may be due to chance. Use more rounds. {says}",
         )
     worse = (r.value < 1) is c.more_is_better
     if not worse or max(r.value, 1 / r.value) < LEAST_EFFECT:
-        return Finding("arms-differ", Severity.NOTE, f"{says}: {'slightly worse' if worse else 'better'}")
+        return Finding(
+            "arms-differ", Severity.NOTE, f"{says}, which is {'slightly worse' if worse else 'better'}"
+        )
     return Finding(
         "arms-differ",
         Severity.WARN,
-        f"{says}: worse",
+        f"{says}, which is worse",
         _said(c) or (Evidence(c.what, "comparison.samples"),),
         (_use("A"),),
     )
@@ -217,7 +220,9 @@ def _said(c: Comparison) -> tuple[Evidence, ...]:
 
 
 def _use(arm: str) -> Remedy:
-    return Remedy("you", f"Use the settings of {arm}: the table below lists every difference.")
+    return Remedy(
+        "you", f"Use the settings of {arm}. The table of differences lists every setting that differs."
+    )
 
 
 def _walked(c: Comparison, severity: Severity) -> list[Finding]:
@@ -228,29 +233,30 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
         str(t.share) if isinstance(t.share, Gap) else f"{t.share:.0%} of the effect" for t in c.walk.tried
     ]
     evidence = tuple(
-        Evidence(f"{', '.join(t.keys)} as in B: {s}", "comparison.walk") for t, s in zip(c.walk.tried, shares)
+        Evidence(f"with {', '.join(t.keys)} as in B: {s}", "comparison.walk")
+        for t, s in zip(c.walk.tried, shares)
     )
     if c.walk.why_not:
         return [
             Finding(
                 "effect-not-named",
                 Severity.UNKNOWN,
-                f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after "
-                f"{len(c.walk.tried)} combinations were tried",
+                f"{c.walk.why_not}: after {len(c.walk.tried)} tested combinations, one or more of "
+                f"these settings make the difference: {', '.join(c.walk.named)}",
                 evidence,
             )
         ]
     says = " and ".join(f"{d.setting} ({d.a} in A, {d.b} in B)" for d in rows)
     also = (
-        f"; {len(c.differences) - len(rows)} other differences have no effect here"
+        f"; the {len(c.differences) - len(rows)} other differences had no effect in this test"
         if len(c.differences) > len(rows)
         else ""
     )
-    carry = "carries" if len(rows) == 1 else "together carry"
+    carry = "makes" if len(rows) == 1 else "together make"
     how = (
-        f"{carry} the difference, after {len(c.walk.tried)} halvings"
+        f"{carry} the difference, as {len(c.walk.tried)} tests with parts of the settings showed"
         if c.walk.tried
-        else "is the only difference"
+        else "is the only setting that differs"
     )
     return [
         Finding(
@@ -258,7 +264,7 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
             severity,
             f"{says} {how}{also}",
             evidence,
-            (Remedy("your launcher", "As in A:", tuple(map(_as_in_a, rows))),),
+            (Remedy("your launcher", "Set this as in A:", tuple(map(_as_in_a, rows))),),
         )
     ]
 

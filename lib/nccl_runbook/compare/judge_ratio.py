@@ -47,7 +47,7 @@ class Ratio:
         return self.low <= 1.0 <= self.high
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g}; 95 %, {self.n} pairs)"
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g} at 95 % confidence, {self.n} pairs)"
 
 
 def figure(sample: Sample, name: str) -> float | None:

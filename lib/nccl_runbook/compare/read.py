@@ -28,8 +28,8 @@ from nccl_runbook.launch.running import TAKEN
 from nccl_runbook.logs.file import text_of
 
 GRAMMAR = (
-    "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; "
-    "separate several parts by spaces; parts behind @trainer apply to that role only"
+    "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the unchanged "
+    "environment. Separate several parts with blanks. Parts after @trainer apply only to the role trainer"
 )
 # of one process or session, not of a set-up: left as they are around the runbook
 _SESSION = re.compile(
@@ -173,7 +173,9 @@ def _fits(
         return False
     texts = [v for v in values if v is not None]
     if sounds_secret(name) or any(secrets.text(v) != v for v in texts):
-        left_out[name] = "its name or value looks like a secret: it stays as it is around the runbook"
+        left_out[name] = (
+            "its name or value looks like a secret, so both set-ups keep the value around the runbook"
+        )
     elif any(re.search(r"\$\(|`|\$\{\w+[^\w}]|\$\w", v) for v in texts):
         left_out[name] = "only a shell can compute its value"
     return name not in left_out
@@ -216,7 +218,7 @@ def only_set(env: Env) -> dict[str, str]:
 def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str], until: float) -> Env:
     text = text_of(path, MOST_BYTES, "an environment")
     if isinstance(text, Gap):
-        raise ValueError(f"{text.detail}; a set-up is {GRAMMAR}")
+        raise ValueError(f"{text.detail}. A set-up is {GRAMMAR}")
     loaded: Env = {}
     for line in _MODULE_LINE.findall(text):
         try:
@@ -258,8 +260,8 @@ def _of_log(path: str, known: Mapping[str, str]) -> Env:
     values: Env = dict(TAKEN.findall(text))
     if not values:
         raise ValueError(
-            f'{path}: no line shows which settings NCCL read ("NCCL_... set by environment to ...", from '
-            "NCCL_DEBUG=INFO)"
+            f'{path} has no line that shows which settings NCCL read ("NCCL_... set by environment to '
+            '...", from NCCL_DEBUG=INFO)'
         )
     return values
 
@@ -282,13 +284,15 @@ def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"module load {names}: {type(error).__name__}") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
-        raise ValueError(f"module load {names} fails here: {Redactor(os.environ).text(last)[:200]}")
+        last = (done.stderr.strip().splitlines() or ["module printed no reason"])[-1]
+        raise ValueError(f"module load {names} fails on this host: {Redactor(os.environ).text(last)[:200]}")
     before, after = (_pairs(part, "\0") for part in done.stdout.split("\0\0", 1))
     return {n: after.get(n) for n in {**before, **after} if before.get(n) != after.get(n)}
 
 
 def _preload(path: str, known: Mapping[str, str]) -> Env:
     if not os.path.isfile(path):
-        raise ValueError(f"there is no file {path} to preload: the loader would silently ignore it")
+        raise ValueError(
+            f"there is no file {path} to preload, and the loader would silently ignore this path"
+        )
     return {"LD_PRELOAD": ":".join(filter(None, (path, known.get("LD_PRELOAD", ""))))}

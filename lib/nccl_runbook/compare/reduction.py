@@ -29,7 +29,7 @@ def axes_of(texts: Iterable[str]) -> dict[str, list[str]]:
     count = len(list(itertools.islice(itertools.product(*axes.values()), MOST + 1)))
     if not axes or count > MOST:
         raise ValueError(
-            f"more than {MOST} combinations: take fewer values"
+            f"the axes have more than {MOST} combinations. Use fewer values"
             if axes
             else "name at least one --axis, such as nodes=1,2,4"
         )
@@ -57,12 +57,12 @@ def check_placeholders(
         for n in _PLACE.findall(word)
         if n not in axes and difflib.get_close_matches(n, axes, 1, 0.75)
     ):
-        raise ValueError(f"{{{name}}} in the command is not an axis; the axes are {', '.join(axes)}")
+        raise ValueError(f"{{{name}}} in the command is not an axis. The axes are {', '.join(axes)}")
     text = " ".join([*command, *(text for text in map(scripts, command))])
     for name in (n for n, values in axes.items() if len(values) > 1 and not re.search(rf"\b{n}\b", text)):
         raise ValueError(
-            f"every run would be the same: {name} is not in the command. "
-            f"Write {{{name}}} where its value belongs, or read the variable {name} in your script"
+            f"every run would be the same, because {name} is not in the command. Write {{{name}}} "
+            f"where its value belongs, or read the variable {name} in your script"
         )
 
 

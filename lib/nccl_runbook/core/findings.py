@@ -44,7 +44,8 @@ class Remedy:
 MOST_QUOTED = 100  # characters of a line in the first sentence, which then has two lines of a terminal
 UNDECIDED = "log-undecided"  # the finding that names several possible causes: theirs are the fixes
 NOTHING_KNOWN = Remedy(
-    "you", "No known cause matches. Save the record, and include the lines above when you ask for help."
+    "you",
+    "No known cause matches. When you ask for help, attach the record and the evidence of this finding.",
 )
 
 

@@ -240,8 +240,8 @@ def load_all(path: Path) -> list[Record]:
             or max(map(len, data.split(b'"'))) > TEXT_BYTES
         ):
             raise RecordError(
-                f"it holds more than {MOST_VALUES} values (an object counts as ten), "
-                f"or a text of more than {TEXT_BYTES >> 20} MiB"
+                f"the file holds more than {MOST_VALUES} values (an object counts as ten), or a text "
+                f"of more than {TEXT_BYTES >> 20} MiB"
             )
         held = read(list[Record], data) if data.lstrip().startswith(b"[") else [read(Record, data)]
         return cast(list[Record], Redactor(os.environ).json(held))

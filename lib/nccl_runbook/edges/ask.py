@@ -27,7 +27,7 @@ def collect(
     gpus = sorted({d for d in devices if d is not None})
     count = len(gpus or devices)
     if not 2 <= count <= MOST_GPUS:
-        return Gap("not-run", f"this test needs 2 to {MOST_GPUS} GPUs, and there are {count}")
+        return Gap("not-run", f"this test needs 2 to {MOST_GPUS} GPUs, but this machine has {count}")
     every = [f"{a}-{b}" for a in range(count) for b in range(count) if a != b]
     edges: Dict[str, Edge] = {}
     lines: List[str] = []
@@ -60,7 +60,7 @@ def collect(
             same = not isinstance(again, Gap) and again[name].outcome == edges[name].outcome
             edges[name] = dataclasses.replace(edges[name], runs=2, seen=1 + same)
     if not lines:
-        return Gap("not-run", "no time was left: raise budget_s")
+        return Gap("not-run", "no time was left for this test. Raise budget_s")
     return Edges(len(every), bool(gpus), [*edges.values()], time.monotonic() - began, lines[0])
 
 

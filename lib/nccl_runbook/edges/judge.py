@@ -47,7 +47,7 @@ def _where(edges: Edges) -> str:
     if len(shared) == 2:
         return "copies between GPUs {} and {}, both ways".format(*sorted(shared))
     if len(shared) == 1 and len(edges.edges) == edges.wanted:
-        return f"{len(bad)} directed copies of GPU {shared.pop()}"
+        return f"{len(bad)} copies from or to GPU {shared.pop()}"
     return f"{len(bad)} of {len(edges.edges)} tested copies between GPUs"
 
 
@@ -59,11 +59,11 @@ def _what(edge: Edge) -> str:
 
 def _line(edge: Edge) -> str:
     way = "peer access" if edge.peer else "through host memory"
-    first = f", the first at value {edge.first}" if edge.first is not None else ""
+    first = f", the first wrong value at index {edge.first}" if edge.first is not None else ""
     text = f": {edge.text}" if edge.text else ""
     return (
-        f"GPU {edge.source} -> GPU {edge.target} ({way}): {_what(edge)}{first}, "
-        f"seen {edge.seen} of {edge.runs}{text}"
+        f"GPU {edge.source} -> GPU {edge.target} ({way}): {_what(edge)}{first}, in {edge.seen} of "
+        f"{edge.runs} runs{text}"
     )
 
 
@@ -72,7 +72,8 @@ def _right(edges: Edges) -> Finding:
     return Finding(
         "edges-right",
         Severity.OK,
-        f"all {edges.wanted} directed copies between GPUs arrive right, without NCCL; the slowest, "
-        f"GPU {slowest.source} -> GPU {slowest.target}, at {slowest.gb_per_s or 0.0:.0f} GB/s",
-        (Evidence(f"every value of three sizes compared, {edges.wall_s:.1f} s", "edges"),),
+        f"all {edges.wanted} copies between GPUs arrived correctly, in both directions and without "
+        f"NCCL. The slowest is GPU {slowest.source} -> GPU {slowest.target}, at "
+        f"{slowest.gb_per_s or 0.0:.0f} GB/s",
+        (Evidence(f"every value of copies of three sizes was compared, in {edges.wall_s:.1f} s", "edges"),),
     )

@@ -24,7 +24,7 @@ def edges_table(edges: Edges) -> Table:
         "",
         ["from / to", *(f"{name} {g}" for g in gpus)],
         [[f"{name} {a}", *(cell(a, b) for b in gpus)] for a in gpus],
-        "GB/s of the largest copy. Every value was compared where it arrived.",
+        "The figures are GB/s of the largest copy. Every value that arrived was compared.",
         drawn="grid",
     )
 

@@ -48,8 +48,8 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
         yield Finding(
             "unknown-names",
             Severity.NOTE,
-            f"unknown here, but something else may read them: {', '.join(names[:12])}"
-            f"{f' and {len(names) - 12} more' if len(names) > 12 else ''}"
+            "names that are not in our table, but that another program may read: "
+            f"{', '.join(names[:12])}{f' and {len(names) - 12} more' if len(names) > 12 else ''}"
             + (
                 "; NCCL and PyTorch do not read these names, but a plugin may"
                 if any((r := family(n)) and r.is_complete for n in names)
@@ -76,11 +76,11 @@ def nothing_read(env: Environment) -> Iterator[Finding]:
         yield Finding(
             "nothing-read",
             Severity.UNKNOWN,
-            f"{', '.join(empty)}: no variable of NCCL, CUDA or torch is set there",
+            f"no variable of NCCL, CUDA or torch is set in {', '.join(empty)}",
             remedy=(
                 Remedy(
                     "you",
-                    "Name the file that sets them, or a process of the job:",
+                    "Name the file that sets these variables, or a process of the job:",
                     ("nccl-runbook env FILE", "nccl-runbook env --pid PID"),
                 ),
             ),
@@ -103,11 +103,13 @@ def not_followed(env: Environment) -> Iterator[Finding]:
             yield Finding(
                 "not-followed",
                 Severity.UNKNOWN if alone else Severity.NOTE,
-                f"{role.name} reads its settings from {', '.join(files)}, which was not read"
+                f"{role.name} takes its settings from {', '.join(files)}, which this check did not read"
                 if alone
-                else f"{role.name} also reads {', '.join(files)}: its settings were not read",
+                else (
+                    f"{role.name} also takes settings from {', '.join(files)}, which this check did not read"
+                ),
                 tuple(Evidence(f, f"environment.roles[{index}].sourced") for f in files),
-                (Remedy("you", "Check that file too:", tuple(f"nccl-runbook env {f}" for f in files)),),
+                (Remedy("you", "Also check this file:", tuple(f"nccl-runbook env {f}" for f in files)),),
             )
 
 

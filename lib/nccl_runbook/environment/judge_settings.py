@@ -84,7 +84,13 @@ def contradictions(s: Mapping[str, Setting]) -> Iterator[Finding]:
     for row in table("environment/environment")["contradiction"]:
         both = [s[name] for name in row["names"] if name in s]
         if len(both) == 2 and _contradict(row["when"], *(b.as_read for b in both)):
-            yield _against(both[0], both[1], f": {row['says']}", "Choose one of them:", row["line"])
+            yield _against(
+                both[0],
+                both[1],
+                f": {row['says']}",
+                "Choose one of the two settings, for example:",
+                row["line"],
+            )
     for old, new in (
         (x, s[x.known.renamed_to])
         for x in s.values()
@@ -93,8 +99,8 @@ def contradictions(s: Mapping[str, Setting]) -> Iterator[Finding]:
         yield _against(
             old,
             new,
-            ": the old and the new name of one setting disagree",
-            "Keep only the new name:",
+            ": these are the old and the new name of one setting, with different values",
+            "Unset the old name, and keep only the new name:",
             f"unset {old.name}",
         )
 
@@ -103,7 +109,7 @@ def _against(a: Setting, b: Setting, says: str, advice: str, line: str) -> Findi
     return Finding(
         "contradiction",
         Severity.WARN,
-        f"{a.name}={a.value} against {b.name}={b.value}{says}",
+        f"{a.name}={a.value} contradicts {b.name}={b.value}{says}",
         (a.evidence, b.evidence),
         (Remedy("your launcher", advice, (line,)),),
     )
@@ -117,9 +123,13 @@ def without_effect(s: Mapping[str, Setting]) -> Iterator[Finding]:
             yield Finding(
                 "cannot-act",
                 Severity.NOTE,
-                f"{name}: has an effect only with NCCL_DEBUG",
+                f"{name} has an effect only if NCCL_DEBUG is set",
                 (s[name].evidence,),
-                (Remedy("your launcher", "Enable the log, or remove the variable:", ("NCCL_DEBUG=INFO",)),),
+                (
+                    Remedy(
+                        "your launcher", "Enable NCCL's log, or remove the variable:", ("NCCL_DEBUG=INFO",)
+                    ),
+                ),
             )
 
 
@@ -132,12 +142,19 @@ def conf_overridden(env: Environment) -> Iterator[Finding]:
             yield Finding(
                 "conf-overridden",
                 Severity.NOTE,
-                f"{name}: {path} sets {value}, {where or 'the environment'} says {wins} and wins",
+                f"{name}: {path} sets {value}, but {where or 'the environment'} sets {wins} and takes "
+                "precedence",
                 (
                     Evidence(f"{path}: {name}={value}", f"environment.roles[{index}].conf.{path}.{name}"),
                     Evidence(f"{name}={wins} ({role.name})", f"environment.roles[{index}].{source}"),
                 ),
-                (Remedy("your launcher", "To use the host's setting:", (f"unset {name}",)),),
+                (
+                    Remedy(
+                        "your launcher",
+                        "To use the setting of the host's file, unset the variable:",
+                        (f"unset {name}",),
+                    ),
+                ),
             )
 
 
@@ -154,7 +171,8 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
             Severity.WARN,
             Remedy(
                 "your launcher",
-                "All processes of one communicator need the same value. Set it everywhere, or nowhere.",
+                "All processes of one communicator need the same value. Set the variable in every "
+                "process, or in none.",
                 (f"unset {name}",),
             ),
         )
@@ -165,7 +183,7 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
     )
     network = Remedy(
         "your launcher",
-        "Name an interface that each container has, or use one network for all:",
+        "Name an interface that each container has, or let all containers use the same network:",
         ("docker run --network=host IMAGE",),
     )
     yield from _differ(
@@ -203,7 +221,7 @@ def _differ(
         yield Finding(
             "roles-differ",
             severity,
-            f"{what}: differs between {', '.join(f'{role} ({value})' for _, role, value in known)}",
+            f"{what}: different values in {', '.join(f'{role} ({value})' for _, role, value in known)}",
             tuple(
                 Evidence(f"{role}: {what}={value}", f"environment.roles[{i}].{key}")
                 for i, role, value in known
@@ -221,7 +239,7 @@ def cannot_act(host: Host, s: Setting) -> Iterator[Finding]:
             "cannot-act",
             Severity.NOTE,
             f"this host has no {lacks} adapter",
-            "The setting has no effect here:",
+            "The setting has no effect on this host. Remove it:",
             f"unset {s.name}",
         )
 
@@ -232,12 +250,12 @@ def xids_seen(host: Host) -> Iterator[Finding]:
         yield Finding(
             "xids-seen",
             Severity.NOTE if all(map(_OF_PROGRAMS.search, host.xids)) else Severity.WARN,
-            f"the kernel log names {len(host.xids)} GPU errors (Xid) since it was started",
+            f"the kernel log shows {len(host.xids)} GPU errors (Xid) since the host was started",
             tuple(Evidence(line, "environment.host.xids") for line in host.xids[-5:]),
             (
                 Remedy(
                     "the administrator",
-                    "Look up the number in NVIDIA's list of Xids.",
+                    "Look up each Xid number in NVIDIA's list of Xid errors.",
                     ("sudo dmesg -T | grep -i xid",),
                 ),
             ),

@@ -164,7 +164,7 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
             raw["reason"],
             f"there is no process {pid}"
             if raw["reason"] == "absent"
-            else f"no permission to read process {pid}: run this as the user of that process"
+            else f"no permission to read process {pid}. Run this command as the user of that process"
             if raw["reason"] == "no-permission"
             else f"process {pid} cannot be inspected: {raw['detail']}",
         )

@@ -260,12 +260,14 @@ def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
     }
     if not bridges:
         return (
-            Gap("absent", "this machine shows no PCI bridge, so ACS could not be read")
+            Gap("absent", "this machine shows no PCI bridge, so the ACS settings could not be read")
             if configs
             else Gap("not-run", "not read here")
         )
     if all(len(data) <= _EXTENDED for data in bridges.values()):
-        return Gap("no-permission", "only root reads PCI access control: sudo lspci -vvv | grep -i acsctl")
+        return Gap(
+            "no-permission", "only root can read PCI access control (ACS): sudo lspci -vvv | grep -i acsctl"
+        )
     return sorted(bus for bus, data in bridges.items() if _control(data) & _REDIRECTS)
 
 

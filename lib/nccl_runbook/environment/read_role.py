@@ -111,7 +111,7 @@ def _told_by_file(answer: Mapping[str, Any]) -> str | Gap:
     libraries = (answer["libraries"].get(p, {}) for p in known(answer["mapped"]) if "/libnccl.so" in p)
     return next(
         (raw["says"][0] for raw in libraries if not isinstance(raw, Gap) and raw.get("says")),
-        Gap("not-run", "no libnccl is mapped, or it has no version"),
+        Gap("not-run", "no libnccl is loaded, or the loaded libnccl has no version"),
     )
 
 
@@ -127,7 +127,7 @@ def conf_lines(text: str) -> dict[str, str]:
 
 def _python_string(text: str, name: str) -> str | Gap:
     match = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.M)
-    return match[1] if match else Gap("absent", "no torch is mapped, or it has no version")
+    return match[1] if match else Gap("absent", "no torch is loaded, or the loaded torch has no version")
 
 
 def limit_of(limits: str | Gap, name: str) -> str | Gap:

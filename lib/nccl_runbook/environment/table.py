@@ -23,7 +23,7 @@ def variables_table(env: Environment) -> Table:
         "",
         ["variable", *(r.name for r in roles), "read by", "what it does"],
         rows,
-        (f"Not looked at: {counted(others, 'further variable')}. " if others > 0 else "")
+        (f"Not checked: {counted(others, 'further variable')}. " if others > 0 else "")
         + "A plugin may read names that are not in our table.",
     )
 

@@ -86,7 +86,8 @@ class Rate:
     def text(self) -> str:
         """ "failed 3 of 10 nights (95% interval: 11% to 60%)"."""
         return (
-            f"failed {self.failed} of {self.tested} nights (95% interval: {self.low:.0%} to {self.high:.0%})"
+            f"failed in {self.failed} of {self.tested} nights (95% interval: {self.low:.0%} to "
+            f"{self.high:.0%})"
         )
 
 

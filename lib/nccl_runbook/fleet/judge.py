@@ -15,7 +15,9 @@ from nccl_runbook.hosts.facts import Difference, HostFacts
 GAP = "gap: "  # begins a value that could not be read
 STATUS = "status"  # name of the change of a node's outcome
 LOOK_AGAIN = Remedy(
-    "you", "Test the nodes without a record again. If they still leave none, ask your administrator."
+    "you",
+    "Repeat the test on the nodes that wrote no record. If this test again gives no record, ask "
+    "your administrator.",
 )
 
 
@@ -197,10 +199,10 @@ def _missing(fleet: Fleet) -> list[Finding]:
             Evidence(f"last record: {then}" if then else "no record in any night", node)
             for node, then in fleet.last_answers.items()
         ]
-        text = f"{rules.names(nodes)} left no readable record in the night of {night}."
+        text = f"{rules.names(nodes)} wrote no readable record in the night of {night}."
         return [Finding("fleet-node-missing", Severity.UNKNOWN, text, tuple(last[:8]), (LOOK_AGAIN,))]
     if isinstance(fleet.expected, Gap) and len(fleet.history.lines) < 2:
-        text = "Nodes that left no record are not known in the first night: name all nodes with --nodes."
+        text = "In the first night, nodes that wrote no record are not known. Name all nodes with --nodes."
         return [Finding("fleet-members-unknown", Severity.NOTE, text)]
     return []
 
@@ -215,8 +217,8 @@ def _unread(fleet: Fleet) -> Iterator[Finding]:
     lines = fleet.history.unread
     if lines:
         text = (
-            f"{counted(len(lines), 'line')} of the history cannot be read (the first is line {lines[0]}): "
-            "the rates leave them out, and they stay in the file."
+            f"{counted(len(lines), 'line')} of the history cannot be read (the first is line "
+            f"{lines[0]}). The failure rates ignore such lines, which stay in the file."
         )
         yield Finding("fleet-history-unread", Severity.UNKNOWN, text)
 
@@ -235,7 +237,7 @@ def _repeated(night: Night) -> list[Finding]:
             Severity.WARN,
             f"{node}: {step} failed in {failed} of {len(several[node, step])} records of this night.",
             tuple(Evidence(f"{one.status} {one.reason}".strip(), one.started) for one in several[node, step]),
-            (Remedy("you", "Repeat the test on that node:", ("nccl-runbook soak --for 30m",)),),
+            (Remedy("you", "Repeat the failed test on this node:", ("nccl-runbook soak --for 30m",)),),
         )
         for (node, step), failed in hidden.items()
         if failed
@@ -243,10 +245,12 @@ def _repeated(night: Night) -> list[Finding]:
     if several:
         (node, step), ended = next(iter(several.items()))
         nodes = list(dict.fromkeys(node for node, _ in several))
-        more = f" So did {counted(len(nodes) - 1, 'more node')}." if len(nodes) > 1 else ""
+        more = (
+            f" {counted(len(nodes) - 1, 'more node')} also wrote several records." if len(nodes) > 1 else ""
+        )
         text = (
-            f"{node} left {len(ended)} records of {step} in one night.{more} The facts are those of the "
-            "latest record; a failure counts in any of them."
+            f"{node} wrote {len(ended)} records of {step} in one night.{more} The facts come from the "
+            "latest record, but a failure in any of the records counts."
         )
         findings.append(Finding("fleet-node-repeated", Severity.NOTE, text))
     return findings

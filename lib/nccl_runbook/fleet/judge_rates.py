@@ -67,14 +67,17 @@ def judge_rates(fleet: Fleet) -> list[Finding]:
             f"{rate.node} {rate.text}, more often than the other nodes.",
             (
                 Evidence(f"last failed in the night of {rate.last}", rate.node),
-                Evidence(f"by chance: {rate.chance:.2g} (Fisher's exact test)", "nights of all nodes"),
+                Evidence(
+                    f"probability that this happens by chance: {rate.chance:.2g} (Fisher's exact test)",
+                    "nights of all nodes",
+                ),
             ),
             (
                 *leave_out([rate.node]),
                 Remedy(
                     "the administrator",
                     "Test this node for longer"
-                    + ("; it passes in most nights." if 2 * rate.failed < rate.tested else "."),
+                    + (", because it passes in most nights." if 2 * rate.failed < rate.tested else "."),
                 ),
             ),
         )

@@ -84,7 +84,9 @@ def _why_unread(path: Path, gap: Gap) -> Gap:
     if version in readable:
         return gap
     text = f"{path} has schema {version} of a record, this version reads {' and '.join(sorted(readable))}"
-    return Gap("unsupported", f"{text}: use the version of nccl-runbook that wrote it, or a later one")
+    return Gap(
+        "unsupported", f"{text}. Use the version of nccl-runbook that wrote the file, or a later version"
+    )
 
 
 def history(path: Path) -> History:

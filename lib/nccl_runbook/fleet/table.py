@@ -84,9 +84,9 @@ def nodes_table(fleet: Fleet) -> Table:
         ],
         rows,
         f"Night of {fleet.night.name or 'an unknown date'}. "
-        f"{counted(others, 'other node' if rows else 'node')} "
-        f"{'does' if others == 1 else 'do'} not deviate{_outcomes(fleet, rows)}. "
-        "Each is compared with most nodes, and with its own last night.",
+        f"{counted(others, 'other node' if rows else 'node')} {'does' if others == 1 else 'do'} not "
+        f"deviate{_outcomes(fleet, rows)}. Each node is compared with the majority of nodes, and with "
+        "its own previous night.",
     )
 
 
@@ -127,14 +127,14 @@ def rates_table(fleet: Fleet) -> Table:
             f"{rate.failed} of {rate.tested}",
             f"{rate.low:.0%} to {rate.high:.0%}",
             rate.last,
-            "yes" if rate.node in sure else f"not shown (chance {rate.chance:.2g})",
+            "yes" if rate.node in sure else f"not proven (by chance: {rate.chance:.2g})",
         ]
         for rate in fleet.rates
     ]
     return Table(
         "Failures over the nights",
-        ["node", "failed nights", "95% interval of the rate", "last", "more often than the others"],
+        ["node", "failed nights", "95% interval of the rate", "last", "more often than the other nodes"],
         rows,
-        "Only nights with a result count. A night in which most nodes failed does not count."
+        "Only nights with a result count, and a night in which most nodes failed does not count."
         + (" The history has lines that cannot be read." if fleet.history.unread else ""),
     )

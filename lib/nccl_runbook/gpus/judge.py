@@ -36,13 +36,13 @@ def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
             (
                 Evidence(f"CUDA_VISIBLE_DEVICES={value}", "gpus.surroundings.variables"),
                 Evidence(f"NVML lists {len(nvml_gpus(machine))} GPUs", "gpus.nvml"),
-                Evidence(f"a fresh rank counts {cuda_count(machine)}", "gpus.cuda"),
+                Evidence(f"a new rank sees {cuda_count(machine)} GPUs", "gpus.cuda"),
             ),
             (
                 Remedy(
                     "your launcher",
-                    "Unset the variable, or name GPUs that exist. If a scheduler set the variable, "
-                    "request GPUs from the scheduler.",
+                    "Unset CUDA_VISIBLE_DEVICES, or name GPUs that exist. If a scheduler set the "
+                    "variable, request GPUs from the scheduler.",
                     _clear_lines(machine),
                 ),
             ),
@@ -59,10 +59,12 @@ def gpus_hidden(machine: Machine) -> Iterator[Finding]:
     if selection and hidden and not isinstance(machine.surroundings, Gap):
         variables = machine.surroundings.variables
         setting = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']}"
-        title = f"{setting} hides GPU {', '.join(map(str, hidden))} of {len(nvml_gpus(machine))}"
+        title = (
+            f"{setting} hides GPU {', '.join(map(str, hidden))} of the host's {len(nvml_gpus(machine))} GPUs"
+        )
         evidence = (Evidence(setting, "gpus.surroundings.variables"),)
         if grant := granted_by(variables, selection.shown, nvml_gpus(machine)):
-            yield Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} grants", evidence)
+            yield Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} requires", evidence)
         else:
             yield Finding(
                 "gpus-hidden",
@@ -72,7 +74,7 @@ def gpus_hidden(machine: Machine) -> Iterator[Finding]:
                 (
                     Remedy(
                         "your launcher",
-                        "If the job should use them too, unset the variable.",
+                        "If the job should also use the hidden GPUs, unset CUDA_VISIBLE_DEVICES.",
                         _clear_lines(machine),
                     ),
                 ),
@@ -101,13 +103,14 @@ def indices_differ(machine: Machine) -> Iterator[Finding]:
             "CUDA numbers the GPUs in another order than nvidia-smi",
             (
                 Evidence(
-                    ", ".join(f"cuda {c} is nvidia-smi's {i}" for c, i in enumerate(indices)), "gpus.cuda"
+                    ", ".join(f"CUDA device {c} is nvidia-smi's GPU {i}" for c, i in enumerate(indices)),
+                    "gpus.cuda",
                 ),
             ),
             (
                 Remedy(
                     "your launcher",
-                    "To use the order of nvidia-smi:",
+                    "To let CUDA use the order of nvidia-smi:",
                     ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",),
                 ),
             ),
@@ -123,8 +126,9 @@ def views_agree(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "views-agree",
             Severity.OK,
-            f"NVML lists {len(nvml.gpus)} and a fresh rank can use {counted(len(cuda.gpus), 'GPU')} "
-            f"({', '.join(sorted({g.name for g in cuda.gpus}))}); no fault counter, link or clock stands out",
+            f"NVML lists {len(nvml.gpus)} and a new rank can use {counted(len(cuda.gpus), 'GPU')} "
+            f"({', '.join(sorted({g.name for g in cuda.gpus}))}). All fault counters, links and clocks "
+            "are normal",
             (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),),
         )
 

@@ -98,7 +98,7 @@ def _unusable_files(machine: Machine) -> list[str]:
     if isinstance(machine.surroundings, Gap) or machine.surroundings.is_wsl:
         return []
     files = {f.path: f for f in machine.surroundings.files}
-    denied = {"EPERM": "a device cgroup forbids it", "EACCES": "its mode forbids it"}
+    denied = {"EPERM": "a device cgroup forbids access", "EACCES": "its file mode forbids access"}
     return [
         *(f"{path} is missing" for path in ("/dev/nvidiactl", "/dev/nvidia-uvm") if path not in files),
         *(
@@ -139,8 +139,8 @@ def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
             "cuda-misses-gpus",
             Severity.BROKEN,
             f"CUDA counts {len(cuda.gpus)} of the {len(shown)} GPUs that NVML lists"
-            + (f"; GPU {', '.join(missing)} is left out" if missing else ""),
-            (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"), *blocked),
+            + (f"; GPU {', '.join(missing)} is missing" if missing else ""),
+            (Evidence(f"a new rank sees {len(cuda.gpus)}", "gpus.cuda"), *blocked),
             *(
                 (remedies_for("container-gpu-access"), "container-gpu-access", "likely")
                 if blocked

@@ -157,7 +157,8 @@ def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
                 ),
                 Remedy(
                     "the administrator",
-                    "Different GPUs report the same bus id: an enumeration fault of this host or driver.",
+                    "Different GPUs report the same bus id, which is an enumeration fault of the host "
+                    "or driver.",
                     ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",),
                 ),
             ),
@@ -203,8 +204,8 @@ def nvlink_without_peer_access(machine: Machine) -> Iterator[Finding]:
             (
                 Remedy(
                     "the administrator",
-                    "NVLink exists, but CUDA refuses peer access. Check fabric, "
-                    "driver and confidential mode.",
+                    "The GPUs have NVLink, but CUDA refuses peer access. Check the NVSwitch fabric, "
+                    "the driver, and the confidential-computing mode.",
                     ("nvidia-smi topo -p2p r", "nvidia-smi topo -m"),
                 ),
             ),

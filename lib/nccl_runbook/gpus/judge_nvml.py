@@ -62,18 +62,18 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
         return Finding(
             "no-gpu-anywhere",
             Severity.UNKNOWN,
-            "no GPU is visible here: neither NVML, nor the device files, nor CUDA show one",
+            "no GPU is visible on this machine: neither NVML, nor the device files, nor CUDA shows a GPU",
             quotes,
             (
                 Remedy(
                     "you",
-                    "Run this in the container or allocation of the job. Containers get their GPUs when "
-                    "they start:",
+                    "Run this command in the job's container or allocation. A container gets its GPUs "
+                    "when it starts:",
                     remedies_for("container-gpu-access")[0].lines,
                 ),
                 Remedy(
                     "you",
-                    "If the job ran on another machine, read its logs and dumps. This needs no GPU:",
+                    "If the job ran on another machine, diagnose its logs and dumps, which needs no GPU:",
                     ("nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch",),
                 ),
             ),
@@ -82,7 +82,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
         return Finding(
             "no-gpu-anywhere",
             Severity.WARN,
-            f"this host has {len(on_bus)} NVIDIA GPUs, but this container got none",
+            f"this host has {len(on_bus)} NVIDIA GPUs, but this container got no GPU",
             quotes,
             remedies_for("container-gpu-access"),
             cause="container-gpu-access",
@@ -91,7 +91,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
     return Finding(
         "no-gpu-anywhere",
         Severity.UNKNOWN,
-        f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver",
+        f"no GPU is visible, because NVIDIA's driver does not run for the {len(on_bus)} GPUs on the PCI bus",
         quotes,
         (
             Remedy(
@@ -111,14 +111,14 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
         return
     admin = Remedy(
         "the administrator",
-        "NVML does not work on this host, and NCCL needs it. Read the kernel log:",
+        "NVML does not work on this host, and NCCL needs NVML. Read the kernel log:",
         KERNEL_LOG,
     )
     restart = Remedy(
         "your launcher",
-        "Restart the container: device access is often lost when the host reloads systemd "
-        "(nvidia-container-toolkit's troubleshooting guide). If you name the device files, the "
-        "container keeps access.",
+        "Restart the container. Containers often lose access to GPUs when the host reloads systemd "
+        "(nvidia-container-toolkit's troubleshooting guide). A container that is started with named "
+        "device files keeps its access.",
         (
             "docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device "
             "/dev/nvidia0 IMAGE",
@@ -171,20 +171,20 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "nvml-refuses-a-gpu",
             Severity.BROKEN,
-            f"NVML returns an error for GPU {names} of {len(gpus)}: {first.detail}",
+            f"NVML returns an error for GPU {names} (of {len(gpus)} GPUs): {first.detail}",
             quotes,
             (
                 Remedy(
                     "the administrator",
-                    "This GPU does not answer. Drain the host, look for an Xid, "
+                    "A GPU does not answer. Drain the host, look for an Xid in the kernel log, and "
                     "reset the GPU or power-cycle the host.",
                     KERNEL_LOG,
                 ),
                 Remedy(
                     "your launcher",
-                    "Workaround until it is fixed: start the job in a container with only the other GPUs. "
-                    "CUDA_VISIBLE_DEVICES does not help: NCCL queries NVML for every GPU of the host "
-                    "(src/misc/nvmlwrap.cc).",
+                    "Workaround until the GPU works: start the job in a container with only the other "
+                    "GPUs. CUDA_VISIBLE_DEVICES does not help, because NCCL queries NVML for every "
+                    "GPU of the host (src/misc/nvmlwrap.cc).",
                     (f"docker run --gpus '\"device={others(machine)}\"' IMAGE",),
                 ),
             ),

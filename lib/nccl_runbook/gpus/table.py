@@ -34,7 +34,7 @@ def _health(gpu: NvmlGpu) -> str:
         f"fabric {state}" if state not in ("", "completed", "not-supported") else "",
         f"compute mode {mode}" if mode != "default" else "",
     ]
-    return "; ".join(filter(None, words)) or "nothing stands out"
+    return "; ".join(filter(None, words)) or "nothing abnormal"
 
 
 def _text(value: Any) -> str:
@@ -54,13 +54,13 @@ def gpus_table(machine: Machine) -> Table:
             "PCI bus id",
             "MiB used",
             "NVLink",
-            "PCIe now (most)",
+            "PCIe now (maximum)",
             "busy %",
             "temp C",
             "health",
         ],
         [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)],
-        f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A PCIe link at rest uses a "
+        f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. An idle PCIe link uses a "
         "lower generation.",
     )
 
@@ -125,8 +125,8 @@ def _files_rows(name: str, around: Surroundings) -> list[list[Any]]:
     chosen = ", ".join(f"{k}={v}" for k, v in around.variables.items() if k != "LD_LIBRARY_PATH")
     return [
         [name, str(len(gpus)), files or "none"],
-        ["variables", "", chosen or "none that selects GPUs is set"],
-        ["container", "", ", ".join(around.container) or "no sign of one"],
+        ["variables", "", chosen or "no variable that selects GPUs is set"],
+        ["container", "", ", ".join(around.container) or "no sign of a container"],
     ]
 
 
@@ -150,9 +150,8 @@ def topology_table(machine: Machine) -> Table:
         "",
         ["", *(f"GPU {b}" for b in names)],
         [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names],
-        "NV#: number of NVLinks. PIX, PXB, PHB, NODE, SYS: increasing distance over PCIe. P2P: "
-        "as NVML reports it; "
-        "most GeForce cards have none.",
+        "NV# is the number of NVLinks. PIX, PXB, PHB, NODE and SYS are increasing distances over "
+        "PCIe. P2P is peer access as NVML reports it, which most GeForce cards lack.",
     )
 
 

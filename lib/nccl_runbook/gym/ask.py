@@ -93,7 +93,7 @@ class Gym:
             return own_folder("nccl-runbook-gym-")
         folder = self.keep.absolute() / job.name
         if folder.exists():
-            raise ValueError(f"{folder} is there already: name another folder")
+            raise ValueError(f"{folder} already exists. Name another folder")
         new_folder(folder)
         return contextlib.nullcontext(str(folder))
 

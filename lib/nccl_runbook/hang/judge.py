@@ -54,7 +54,7 @@ def judge_hang(hang: Hang) -> HangVerdict:
             (),
             tuple(sorted(known_graph.waits)),
             f"{rank_names([e.rank for e in first if e.rank is not None])} each ended with their own "
-            "error. The clocks cannot show which rank was first.",
+            "error. The clocks of the hosts cannot show which rank was first.",
             cause="peer-crashed",
             status="possible",
             evidence=tuple(map(quoted, first)),
@@ -108,7 +108,7 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
     if victims and collective:
         # the number of a wrong call stands behind another name
         place = "there" if f" {collective.partition(' ')[2]}" in lead.says else f"in {collective}"
-        others = f", and {len(victims) - there} more elsewhere" if there < len(victims) else ""
+        others = f", and {len(victims) - there} more ranks wait elsewhere" if there < len(victims) else ""
         who.append(f"{counted(there, 'rank')} wait{'s' if there == 1 else ''} {place}{others}")
     counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     witnesses = [
@@ -151,7 +151,7 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
         Evidence(
             "these files do not show when the dumps were written (they are copies, or from an "
             "archive). If the job was still running, a healthy rank one step behind looks the same. "
-            "Take a second set of dumps ten seconds later to decide",
+            "To decide, take more dumps ten seconds later",
             UNDATED,
         )
     ]
@@ -162,7 +162,7 @@ def _attempts(hang: Hang) -> list[Evidence]:
     left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
     words = f"; left out: {counted(len(left_out), 'file')} of earlier attempts" if left_out else ""
     return (
-        [Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")]
+        [Evidence(f"the ranks started more than once; only the last attempt is judged{words}", "files")]
         if left_out or hang.logs.attempts > 1
         else []
     )
@@ -178,10 +178,9 @@ def _apart(hang: Hang) -> list[Evidence]:
     return (
         [
             Evidence(
-                f"the clocks of hosts differ: {words} (+- {error:.2f} s, measured by operations that "
-                "end everywhere at "
-                "once). Times are shifted to one clock. The order of events closer than this error "
-                "is unknown",
+                f"the clocks of the hosts differ: {words} (+- {error:.2f} s, measured with operations "
+                "that end on all ranks at the same time). Times are shifted to one clock. The order "
+                "of events that are closer than this error is unknown",
                 "dumps",
             )
         ]
@@ -231,7 +230,7 @@ def findings(hang: Hang) -> list[Finding]:
             Finding(
                 "no-dump-named",
                 Severity.SKIPPED,
-                "no dump was given: name dumps, logs or stacks with -p hang_path FOLDER",
+                "no dump was given. Name dumps, logs or stacks with -p hang_path FOLDER",
             )
         ]
     return [
@@ -264,8 +263,8 @@ def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, 
             0,
             Remedy(
                 "you",
-                "Compare the counts of all ranks before the first step: this guard stops the job there "
-                "and prints the counts.",
+                "Compare the minibatch counts of all ranks before the first step. If the counts "
+                "differ, this guard stops the job and prints them.",
                 (
                     "from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
                     "check_minibatches(minibatches=(len(responses), world_size))   "
@@ -279,8 +278,8 @@ def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, 
             if verdict.decides
             else Remedy(
                 "you",
-                "Read the code around that line. Either the rank comes later than the timeout of the others, "
-                "or it took a branch without their call. Every rank of the group must make the same calls.",
+                "Read the code around the line where the rank is. The rank is too late for the timeout, "
+                "or took a branch without the call. Every rank of a group must make the same calls.",
             )
         ]
     decides = (

@@ -34,8 +34,8 @@ def accuse(hang: Hang, graph: Graph) -> list[Accused]:
             _by_wait(
                 wait,
                 "gpu-stuck",
-                f"issued {called(hang, wait)}{_line(wait.op)}, and its GPU never finished it; "
-                "all other GPUs finished or started it",
+                f"issued {called(hang, wait)}{_line(wait.op)}, but its GPU never finished this "
+                "collective; all other GPUs finished or started it",
                 f"rank {rank}",
             )
             for rank, wait in sorted({**not_started(hang, graph), **stuck(hang, graph)}.items())
@@ -47,8 +47,8 @@ def accuse(hang: Hang, graph: Graph) -> list[Accused]:
             _by_wait(
                 wait,
                 "unmatched" if wait.p2p else "order",
-                f"waits in {called(hang, wait)}{_line(wait.op)}, which no other rank has reached; they "
-                "wait for this rank elsewhere",
+                f"waits in {called(hang, wait)}{_line(wait.op)}, which no other rank has reached; the "
+                "other ranks wait for this rank elsewhere",
                 source_of(hang, wait),
             )
             for wait in (graph.waits[rank][0] for rank in against_habit(hang, graph))
@@ -124,14 +124,18 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     where = (
         f"it is in {top_of(stack)}"
         if stack
-        else f"its last was {last.call} {last.seq}, {last.frame}"
+        else f"its last call was {last.call} {last.seq}, {last.frame}"
         if last and last.frame
         else ""
     )
     says = (
-        ("is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}")
+        (
+            "is in a send or recv for which no other rank makes the matching call"
+            if alone
+            else f"never came to {called(hang, wait)}"
+        )
         + f"; {where}" * bool(where)
-        + "; it completed everything that it issued, and then issued nothing more"
+        + "; this rank completed all collectives that it issued, and then issued no more"
         * (kind == "host-busy" and stack is None)
     )
     evidence = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
@@ -142,7 +146,7 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
             0,
             Evidence(
                 f"rank {rank} issued {counted(track.enqueued, 'call')} in this group; "
-                f"{counted(len(there), 'waiting rank')} issued at least {min(there)}",
+                f"{counted(len(there), 'waiting rank')} issued at least {min(there)} calls",
                 track.source,
             ),
         )
@@ -182,8 +186,8 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
         frame=own.op.frame,
         evidence=(
             Evidence(
-                f"rank {rank} called {called(hang, own)}{_line(own.op)}; {called(hang, wait)} "
-                "came at this place in earlier steps",
+                f"rank {rank} called {called(hang, own)}{_line(own.op)}; in earlier steps, "
+                f"{called(hang, wait)} came at this place",
                 source_of(hang, own),
             ),
             *_waiting(hang, waits),
@@ -246,9 +250,9 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
         r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke
     )
     kind, why = (
-        ("dead", "it ended, because the other ranks lost their connections to it")
+        ("dead", "it ended, because the other ranks lost their connections to this rank")
         if lost
-        else ("unknown", "killed, stopped or busy; the files do not show which")
+        else ("unknown", "the files do not show whether the rank was killed, stopped or busy")
     )
     return [
         Accused(
@@ -259,7 +263,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
             (
                 Evidence(f"its last line: {last.text[:160]}", f"{last.file} line {last.line}")
                 if last
-                else Evidence("no line at all", f"rank {rank}"),
+                else Evidence("the log has no line of this rank", f"rank {rank}"),
             ),
             doubtful=True,
         )

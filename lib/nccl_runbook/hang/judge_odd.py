@@ -130,15 +130,15 @@ def stragglers(hang: Hang) -> dict[int, str]:
     ):
         return _latecomer(hang)
     return {
-        r: f"in collectives for {share * 100:.0f} % of its last while, every other rank for at least "
-        f"{least * 100:.0f} %"
+        r: f"in collectives for {share * 100:.0f} % of the recorded time, while every other rank was "
+        f"in collectives for at least {least * 100:.0f} %"
         for share, r in rows[: cut + 1]
     }
 
 
 def _latecomer(hang: Hang) -> dict[int, str]:
     return {
-        rank: f"{says}, who waited for it {share * 100:.0f} % of the last while"
+        rank: f"{says}, which waited for this rank during {share * 100:.0f} % of the recorded time"
         for rank, (says, share, sure) in late(hang).items()
         if sure
     }
@@ -149,7 +149,7 @@ def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
     dumps = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= LATE_MS]
     return {
         d.rank: (
-            f"the last to come, {d.late_ms:.0f} ms after all others",
+            f"the last rank to arrive, {d.late_ms:.0f} ms after all other ranks",
             d.late,
             d.late_ms - d.late_error_ms >= LATE_MS,
         )

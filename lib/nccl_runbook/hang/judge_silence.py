@@ -31,14 +31,16 @@ CAUSE = {
     "unknown": "peer-crashed",
 }
 
-STACK_LINE = "nccl-runbook look   # beside the job while it hangs: it shows the stack of each rank"
-_WAITS_LEAST = "nccl-runbook look   # beside the running job: the rank that waits least is the slow one"
+STACK_LINE = "nccl-runbook look   # on the host of the hung job; shows the stack of each rank"
+_WAITS_LEAST = (
+    "nccl-runbook look   # on the host of the running job; the rank that waits least is the slow rank"
+)
 
 
 MOST_NAMED = 3  # files whose problem the first sentence names
 STATE = (
-    'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs. Not listed: it ended. T: '
-    "stopped. Else: busy"
+    'ps -u "$USER" -o pid,stat,args   # on the rank\'s host, while the job hangs. Not listed: ended. '
+    "State T: stopped. Otherwise: busy"
 )
 
 
@@ -121,9 +123,9 @@ def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> HangVe
         (),
         tuple(sorted(graph.waits)),
         f"{counted(len(graph.waits), 'rank')} waited in "
-        f"{graphs.places(Counter(graphs.called(hang, w) for w in graph.all()))}; "
-        f"{rank_names([a.rank for a in quiet])} printed nothing more: dead, stopped or busy. The "
-        "logs alone do not show which.",
+        f"{graphs.places(Counter(graphs.called(hang, w) for w in graph.all()))}, while "
+        f"{rank_names([a.rank for a in quiet])} printed nothing more. The logs alone do not show "
+        "whether such a rank was dead, stopped or busy.",
         cause=CAUSE["dead" if last and not any(map(AT_WORK.search, last)) else "host-busy"],
         status="possible",
         evidence=tuple(e for a in quiet[:8] for e in a.evidence),
@@ -149,15 +151,15 @@ def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
     if perhaps:
         return waiting(
             "unknown",
-            sentence=f"{ranks} wait{'s' if len(graph.waits) == 1 else ''} in {there}; "
-            f"of {rank_names(perhaps)} nothing is known, so no rank is named.",
-            decides=f"collect dump or log of {rank_names(perhaps)}",
+            sentence=f"{ranks} wait{'s' if len(graph.waits) == 1 else ''} in {there}. These files show "
+            f"nothing about {rank_names(perhaps)}, so no rank is named.",
+            decides=f"collect the dump or log of {rank_names(perhaps)}",
         )
     if any(w.on for w in graph.all() if w.first):
         return waiting(
             "order",
-            sentence=f"the ranks wait for each other: {there}. The files do not show which rank left the "
-            "common order.",
+            sentence=f"the ranks wait for each other: {there}. The files do not show which rank called the "
+            "collectives in another order.",
             cause=CAUSE["order"],
             status="possible",
             decides=STACK_LINE,
@@ -165,8 +167,8 @@ def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
         return waiting(
             "unknown",
-            sentence=f"all {ranks} in these files wait in {there}; they do not show whether the group has "
-            "more ranks.",
+            sentence=f"all {ranks} in these files wait in {there}. The files do not show whether the group "
+            "has more ranks.",
             decides="collect the dumps, logs or stacks of all ranks",
         )
     logged, is_gloo = any(r.timeouts for r in hang.logs.ranks), {d.backend for d in hang.dumps} == {"gloo"}
@@ -178,17 +180,24 @@ def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
     if not late:
         return waiting(
             "unknown",
-            sentence=f"all members are in {there}. One snapshot cannot show progress.",
-            decides="take the dumps again ten seconds later, and give both folders",
+            sentence=f"all ranks of the group are in {there}. One snapshot cannot show whether the job "
+            "still makes progress.",
+            decides="take the dumps again ten seconds later, and name both folders",
         )
     return waiting(
         "symmetric",
-        sentence=f"all members wait in {there}. No rank is missing. Suspect the path between them"
+        sentence=(
+            f"all ranks of the group wait in {there}. No rank is missing. Suspect the network path "
+            "between the ranks"
+        )
         + (", or the library." if is_gloo else ", a GPU, or the library."),
         frame=late[0],
         decides=STACK_LINE
         if is_gloo
-        else "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then show whose GPU never started it",
+        else (
+            "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then show which GPU never started "
+            "the collective"
+        ),
     )
 
 
@@ -214,7 +223,8 @@ def nothing_open(hang: Hang) -> HangVerdict:
             "unknown",
             (),
             (),
-            f"nothing is open in {counted(len(recorded), 'dump')}; of {rank_names(lacking)} there is none.",
+            f"there is no unfinished operation in {counted(len(recorded), 'dump')}, and no dump of "
+            f"{rank_names(lacking)}.",
             decides=f"collect the dumps of {rank_names(lacking)}",
         )
     if any(f.rank not in recorded for f in damaged):
@@ -222,8 +232,8 @@ def nothing_open(hang: Hang) -> HangVerdict:
             "unknown",
             (),
             (),
-            "nothing is open in the usable dumps; other dumps cannot be used.",
-            decides="collect again the dumps that could not be read (the list of files says why)",
+            "the usable dumps show no unfinished operation, but other dumps cannot be used.",
+            decides="collect the dumps that could not be read again (the list of files says why)",
         )
     late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in judge_odd.late(hang).items())
     if late:
@@ -231,7 +241,8 @@ def nothing_open(hang: Hang) -> HangVerdict:
             "unknown",
             (),
             (),
-            f"nothing is open; {late}, or its clock is ahead: Gloo does not record when an operation ends.",
+            f"the dumps show no unfinished operation, but {late}, unless the clock of this rank is "
+            "ahead. Gloo does not record when an operation ends.",
             decides=_WAITS_LEAST,
         )
     blind = any(d.backend == "gloo" for d in hang.dumps)
@@ -241,12 +252,15 @@ def nothing_open(hang: Hang) -> HangVerdict:
         (),
         f"every operation in the dumps of {counted(len(recorded), 'rank')} is complete, and all ranks made "
         "the same calls."
-        + (" A slow rank cannot be detected: Gloo does not record when an operation ends." if blind else ""),
+        + (
+            " A slow rank cannot be detected, because Gloo does not record when an operation ends."
+            if blind
+            else ""
+        ),
         evidence=(
             Evidence(
-                f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in "
-                "most of at least 16 "
-                "operations of all ranks (Gloo, torch 2.13)",
+                f"a slow rank is reported only if it arrives last, by {graphs.LATE_MS:.0f} ms or more, "
+                "in most of at least 16 operations of all ranks (Gloo, torch 2.13)",
                 "dumps",
             ),
         )

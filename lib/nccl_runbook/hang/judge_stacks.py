@@ -30,7 +30,9 @@ _PACKAGES = frozenset(("torch", "numpy", "asyncio", "concurrent", "importlib", "
 _POINT_TO_POINT = re.compile(r"send|recv")
 # it waits for its own thread or data loader, which may be in the collective
 _WAITS_FOR_ITS_OWN = re.compile(r"/(?:threading|queue)\.py$|/concurrent/futures/|/torch/utils/data/")
-_AGAIN = "py-spy dump --pid PID   # of every rank, twice, ten seconds apart, into two folders: give both"
+_AGAIN = (
+    "py-spy dump --pid PID   # of every rank, twice, ten seconds apart, into two folders. Name both folders"
+)
 
 
 def frames_of(stack: SavedStack) -> Stack:
@@ -113,7 +115,7 @@ def pictures(stacks: Sequence[SavedStack]) -> list[Picture]:
             dataclasses.replace(
                 picture,
                 sentence=picture.sentence
-                + (". One round of stacks does not show whether it moves" if not sure else ""),
+                + (". One round of stacks does not show whether the rank still moves" if not sure else ""),
                 evidence=[seen_in(s) for v in (*late, *waiters) for s in stacks if s.rank == v.rank],
                 decides=f"open {late[0].frame.partition(', ')[2].partition(' ')[0]}" if sure else _AGAIN,
             )

@@ -112,7 +112,7 @@ def _earlier_logs(names: list[str]) -> dict[str, str]:
     attempts = {name: attempt_of_name(name) for name in names}
     last = {launch: max(numbers) for launch, numbers in grouped(attempts.values()).items()}
     return {
-        name: f"{EARLIER}: {last[launch]} is judged, this is {number}"
+        name: f"{EARLIER}: this file is of attempt {number}, and the answer is about attempt {last[launch]}"
         for name, (launch, number) in attempts.items()
         if number < last[launch]
     }

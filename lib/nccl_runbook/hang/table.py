@@ -94,7 +94,11 @@ def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
         f"Group {group.name}{desc}: ranks against collectives",
         ["ranks", ranges(numbers[: start + 1]), *map(str, numbers[start + 1 :])],
         rows,
-        "" if group.certain else "The members were not recorded: these are the ranks that used the group.",
+        ""
+        if group.certain
+        else (
+            "The dumps do not record the members of this group, so these are the ranks that used the group."
+        ),
     )
 
 
@@ -153,7 +157,7 @@ def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
 
 def files_table(hang: Hang) -> Table:
     """What was read, and what was not used and why."""
-    foreign = "read; does not look like the log of a GPU job" if hang.logs.foreign else ""
+    foreign = "was read, but does not look like the log of a GPU job" if hang.logs.foreign else ""
     rows = []
     for f in hang.files:
         odd = f.problem or (foreign if f.what == "log" else "")

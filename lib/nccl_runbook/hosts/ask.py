@@ -37,13 +37,13 @@ def hosts_of_job(job: str, env: Mapping[str, str]) -> tuple[str, list[str]]:
     job = job or env.get("SLURM_JOB_ID", "")
     if not job:
         raise NoAllocation(
-            "no Slurm job here: name one (--job ID), name hosts (HOST...) or records (--record FILE...), or "
-            "write --ray"
+            "this shell is in no Slurm job. Name a job (--job ID), hosts (HOST...) or records "
+            "(--record FILE...), or use --ray"
         )
     listed = listed or output("squeue", "--noheader", "--jobs", job, "--format=%N").strip()
     hosts = output("scontrol", "show", "hostnames", listed).split() if listed else []
     if not hosts:
-        raise NoAllocation(f"job {job} has no hosts: it has not started, or has ended")
+        raise NoAllocation(f"job {job} has no hosts, because the job has not started or has ended")
     return job, hosts
 
 
@@ -133,7 +133,7 @@ class Agent:
         if self.why_gone:
             return
         if time.monotonic() - self.heard > SILENT_S:
-            self.lose(f"no answer for {SILENT_S:.0f} s: the host is cut off, or its agent is stopped")
+            self.lose(f"no answer for {SILENT_S:.0f} s, so the host is cut off or its agent is stopped")
         else:
             self.link.send(do="lease", id=0)
 

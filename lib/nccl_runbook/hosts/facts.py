@@ -110,8 +110,8 @@ class Hosts:
 
     hosts: dict[str, HostFacts | Gap]
     unread: dict[str, Gap] = dataclasses.field(default_factory=dict)
-    paths: list[TcpPath] | Gap = Gap("not-run", "records were compared; no machine was contacted")
-    worlds: list[HostWorld] | Gap = Gap("not-run", "records were compared; no machine was contacted")
+    paths: list[TcpPath] | Gap = Gap("not-run", "only records were compared, and no machine was contacted")
+    worlds: list[HostWorld] | Gap = Gap("not-run", "only records were compared, and no machine was contacted")
     lost: dict[str, Gap] = dataclasses.field(default_factory=dict)
     judged: dict[str, dict[str, tuple[str, str]]] = dataclasses.field(default_factory=dict)
     records: dict[tuple[str, str], list[Ended]] = dataclasses.field(default_factory=dict)

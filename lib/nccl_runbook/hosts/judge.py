@@ -16,7 +16,9 @@ from nccl_runbook.hosts.facts import Difference, HostFacts, Hosts
 
 UNSET = "(absent)"
 LIST_MOST = 8  # names of hosts in one sentence
-ASK = Remedy("you", "Give the odd hosts the same set-up as the others, or leave them out of the job.")
+ASK = Remedy(
+    "you", "Give the deviating hosts the same set-up as the other hosts, or exclude them from the job."
+)
 
 
 @functools.cache
@@ -148,14 +150,14 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
     findings = [_differs(d) for d in differing if d.severity == "warn"]
     minor = [d for d in differing if d.severity != "warn"]
     if minor:
-        text = f"Further facts that differ: {len(minor)}. None of them is known to stop a job."
+        text = f"{len(minor)} further facts differ between hosts, but none of them is known to stop a job."
         shown = tuple(Evidence(_values(d), d.paths[0]) for d in minor[:6])
         findings.append(Finding("hosts-minor-differences", Severity.NOTE, text, shown))
     findings += [
         Finding(
             "host-lost",
             Severity.UNKNOWN,
-            f"{host} answered at first, then the connection was lost: {gap.detail}",
+            f"{host} answered at first, and then the connection was lost: {gap.detail}",
             (Evidence(str(gap), host),),
         )
         for host, gap in asked_hosts.lost.items()
@@ -164,7 +166,7 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
         Finding(
             "host-not-seen",
             Severity.UNKNOWN,
-            f"{name} did not answer with facts: {gap.detail or gap.reason}",
+            f"{name} gave no facts about itself: {gap.detail or gap.reason}",
             (Evidence(str(gap), name),),
         )
         for name, gap in asked_hosts.missing.items()
@@ -175,15 +177,15 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
             Finding(
                 "hosts-too-few",
                 Severity.UNKNOWN,
-                f"{counted(len(answered), 'host')} answered with facts: two are needed to compare them.",
+                f"{counted(len(answered), 'host')} gave facts, but a comparison needs two hosts.",
             )
         )
     counts = compared(answered)
     alone = [host for host, count in counts.items() if not count] if len(answered) > 1 else []
     unread = _unread(answered) if len(answered) > 1 else []
     if alone or unread:
-        text = f"No fact of {names(alone)} could be compared." if alone else ""
-        text += f" No host could read {names(unread)}: not compared." if unread else ""
+        text = f"No fact of {names(alone)} could be compared with another host." if alone else ""
+        text += f" No host could read {names(unread)}, so this was not compared." if unread else ""
         findings.append(Finding("hosts-not-compared", Severity.UNKNOWN, text.strip()))
     elif len(answered) > 1 and not differing:
         facts = sum(counts.values())
@@ -191,7 +193,7 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
             Finding(
                 "hosts-alike",
                 Severity.OK,
-                f"{counted(len(answered), 'host')} agree in every fact ({facts} compared).",
+                f"{counted(len(answered), 'host')} agree in all compared facts ({facts}).",
             )
         )
     return findings
@@ -208,7 +210,7 @@ def _differs(difference: Difference) -> Finding:
     title = (
         f"{names(odd)} {verb} from {counted(len(difference.values[majority]), 'host')} in {difference.name}."
         if majority
-        else f"{names(odd)} have different values of {difference.name}, and no value has a majority."
+        else f"{names(odd)} have different values of {difference.name}, and no value is that of most hosts."
     )
     evidence = (Evidence(_values(difference), difference.paths[0]),)
     remedies = tuple(remedies_for(rule["cause"])) or (ASK,)
@@ -254,7 +256,7 @@ def _steps(asked_hosts: Hosts) -> list[Finding]:
 def _alone(asked_hosts: Hosts, host: str, step: str) -> Remedy:
     """How to judge the record of a step of one host alone."""
     line = f"nccl-runbook run --record {shlex.quote(asked_hosts.records[host, step][-1].path)}"
-    return Remedy("you", f"Judge the record of {host} alone for the cause and the fix:", (line,))
+    return Remedy("you", f"To get the cause and the fix, judge the record of {host} alone:", (line,))
 
 
 def exclude(failing: Sequence[str]) -> str:
@@ -268,7 +270,9 @@ def leave_out(failing: Sequence[str]) -> list[Remedy]:
     """The remedy that leaves out these hosts, if any."""
     option = exclude(failing)
     return (
-        [Remedy("your launcher", "Leave out what failed, until it is repaired:", (option,))] if option else []
+        [Remedy("your launcher", "Exclude the failing hosts until they are repaired:", (option,))]
+        if option
+        else []
     )
 
 

@@ -13,17 +13,18 @@ KINDS = {
     "no-answer": (
         "tcp-dropped",
         "network-path-blocked",
-        "no answer on port {port}: packets are dropped on the way.",
+        "no answer on port {port}, so packets are dropped on the way.",
     ),
     "refused": (
         "tcp-refused",
         "network-path-blocked",
-        "port {port} is refused although the agent listens there: a firewall rejects it.",
+        "port {port} is refused although the runbook's agent listens on it, so a firewall rejects the "
+        "connection.",
     ),
     "large-lost": (
         "tcp-mtu",
         "mtu-black-hole",
-        "1 byte passes, 1 MiB does not: full-size packets are lost (segments of {mss} bytes).",
+        "1 byte passes but 1 MiB does not, so full-size packets are lost (segments of {mss} bytes).",
     ),
     "no-route": ("tcp-no-route", "no-route-between-hosts", "no route ({detail})."),
     "unresolved": (
@@ -39,14 +40,14 @@ KINDS = {
     "other-host": (
         "tcp-other-host",
         "rendezvous-name-resolution",
-        "{address} is not {target}: another machine answers there.",
+        "{address} is not {target}, because another machine answers at this address.",
     ),
     "closed": ("tcp-closed", "network-path-blocked", "the connection ended early ({detail})."),
     "not-tried": ("tcp-not-tried", None, "not tried: {detail}."),
 }
 _FIREWALL = (
-    "Packets between these hosts are blocked. Please allow all TCP ports between the nodes of a job: "
-    "NCCL and Gloo choose them."
+    "Packets between these hosts are blocked. Please allow all TCP ports between the nodes of a job, "
+    "because NCCL and Gloo choose their ports themselves."
 )
 
 

@@ -10,7 +10,7 @@ from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import HostWorld
 from nccl_runbook.hosts.judge import names
 
-EXCLUDE = Remedy("you", "Leave these hosts out of the next run. For sbatch and srun:")
+EXCLUDE = Remedy("you", "Exclude these hosts from the next run. For sbatch and srun:")
 
 
 def failing(worlds: Sequence[HostWorld] | Gap) -> dict[str, list[str]]:
@@ -133,15 +133,15 @@ def judge_host_worlds(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
         return findings
     backends = sorted({w.backend for w in worlds})
     together = names(list(dict.fromkeys(worlds[-1].hosts)))
-    text = f"Ranks pass on each host alone and over {together} together ({', '.join(backends)})."
+    text = f"The test ranks pass on each host alone, and on {together} together ({', '.join(backends)})."
     if len(set(worlds[-1].hosts)) < 2:
-        text = f"Ranks pass on {together} alone; one host cannot test the path between hosts."
+        text = f"The test ranks pass on {together}. One host alone cannot test the path between hosts."
     rehearsal = (
         [
             Finding(
                 "hosts-rehearsed",
                 Severity.UNKNOWN,
-                "Ranks ran on the CPU over Gloo: nothing was tested on GPUs or NCCL.",
+                "The test ranks ran on the CPU over Gloo, so GPUs and NCCL were not tested.",
             )
         ]
         if "gloo" in backends
@@ -158,7 +158,8 @@ def _finding(world: HostWorld) -> Finding:
     if world.lost:
         host, why = next(iter(world.lost.items()))
         title = (
-            f"The agent on {names(list(world.lost))} was lost during the test ({why}); no rank is to blame."
+            f"The connection to the agent on {names(list(world.lost))} was lost during the test "
+            f"({why}). No rank is at fault."
         )
         lines = (f"--exclude={','.join(world.lost)}",)
         return Finding(
@@ -192,7 +193,7 @@ def _finding(world: HostWorld) -> Finding:
                 else (
                     Remedy(
                         "you",
-                        "Run the test on that host. It finds the GPU or the transport:",
+                        "Run the single-host test on the failing host, which finds the GPU or the transport:",
                         ("nccl-runbook run",),
                     ),
                 )
@@ -210,10 +211,14 @@ def _finding(world: HostWorld) -> Finding:
     hosts = list(dict.fromkeys(world.hosts))
     unclear = [r for r in world.ranks if r.outcome == "late" or _shared(r)]
     if unclear:
-        title = f"The test {world.name} says nothing about a host: {_last(unclear[0]) or unclear[0].outcome}"
+        title = (
+            f"The test {world.name} does not show which host is at fault: "
+            f"{_last(unclear[0]) or unclear[0].outcome}"
+        )
         return Finding("hosts-world-unclear", Severity.UNKNOWN, title, evidence)
     title = (
-        f"Ranks pass on each of {names(hosts)} alone, and fail together: suspect the path between the hosts."
+        f"The test ranks pass on each of {names(hosts)} alone, and fail together, so suspect the path "
+        "between the hosts."
     )
     return Finding(
         "hosts-path-fails",

@@ -60,7 +60,7 @@ def unjudged(record: Record) -> tuple[str, str]:
     if wrong:
         return "broken", f"{wrong[0]}: {facts[wrong[0]]}"
     if all(isinstance(v, Gap) for v in facts.values()):
-        return "unknown", record.reason or "the look was ended before it saw anything"
+        return "unknown", record.reason or "the look was ended before it recorded anything"
     return "ok", ""
 
 

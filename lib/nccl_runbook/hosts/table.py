@@ -22,8 +22,8 @@ def differences_table(asked_hosts: Hosts, differing: list[Difference]) -> Table:
         "Facts that differ",
         ["odd hosts", "fact", "there", "most hosts"],
         rows,
-        f"{len(asked_hosts.answered)} of {len(asked_hosts.hosts)} hosts answered. "
-        "Facts that are the same on every host are left out.",
+        f"{len(asked_hosts.answered)} of {len(asked_hosts.hosts)} hosts answered. The table shows only "
+        "facts that differ between hosts.",
     )
 
 

@@ -179,7 +179,7 @@ def run(
         if is_over:
             ended = "passed" if child.returncode == 0 else f"exit code {child.returncode}"
         if not ends(matcher, MATCH_S) and is_over:
-            ended = f"--figure was still searching {MATCH_S:.0f} s after the end"
+            ended = f"--figure was still searching {MATCH_S:.0f} s after the command had ended"
         figures, last_lines = _found(output)
     figures = figures if figure.groups else {"seconds": [wall_s]}
     return Sample(
@@ -199,7 +199,7 @@ def compiled(figure: str) -> Pattern:
         raise ValueError(f"--figure {figure!r} is not a regular expression: {error}") from None
     if figure and not (pattern.groups == 1 or pattern.groups and len(pattern.groupindex) == pattern.groups):
         raise ValueError(
-            f"--figure {figure!r} needs one group around the number, "
-            "such as 'sync ([0-9.]+) s', or named groups"
+            f"--figure {figure!r} needs a group around the number, such as 'sync ([0-9.]+) s', or "
+            "several named groups"
         )
     return pattern

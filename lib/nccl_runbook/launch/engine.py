@@ -287,5 +287,7 @@ class Engine(contextlib.AbstractContextManager):
             set_by_environment=taken,
             algorithms=dict(running.tally.choices),
             nccl_path=(link.hello.get("libnccl") if link else "")
-            or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"),
+            or Gap(
+                "absent", "the interpreter has loaded no libnccl (torch is a CPU build, or NCCL is linked in)"
+            ),
         )

@@ -17,10 +17,10 @@ def parse_gpus(text: str, count: int) -> List[int]:
     outside = [max(first, count) for first, last in ranges if last >= count]
     if outside:
         raise ValueError(
-            f"gpus: there is no GPU {outside[0]}, only {count} (0-{count - 1})"
+            f"gpus: there is no GPU {outside[0]}, only {count} GPUs (0-{count - 1})"
             if count
-            else f"gpus: there is no GPU {outside[0]}: this machine shows no NVIDIA GPU. "
-            "Name no GPU to see why, and to rehearse on the CPU"
+            else f"gpus: there is no GPU {outside[0]}, because this machine shows no NVIDIA GPU. Run "
+            "without this option to see why, and to rehearse on the CPU"
         )
     return [g for first, last in ranges for g in range(first, last + 1)]
 

@@ -73,7 +73,7 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
         # if docker, srun or conda start no Python, their last line says why
         last = "".join(filter(str.isprintable, text.strip().rpartition("\n")[2]))
         raise InterpreterError(
-            ": ".join(filter(None, (f"{command} is not a Python that runs here", killed, last)))
+            ": ".join(filter(None, (f"{command} is not a Python that runs on this machine", killed, last)))
         )
     return answers[0]
 
@@ -149,7 +149,7 @@ def _several(prefix: List[str], hosts: List[str], count: int) -> str:
         if "srun" in map(os.path.basename, prefix)
         else "a prefix that starts one Python on one host (srun: -N1 -n1 -w HOST)"
     )
-    return f"{shlex.join(prefix)} answers {where}, but only one host can be tested at a time: use {remedy}"
+    return f"{shlex.join(prefix)} answers {where}, but only one host can be tested at a time. Use {remedy}"
 
 
 def _usable(prefix: List[str], own: bool, how: str, within_s: float) -> Choice:
@@ -162,7 +162,7 @@ def _usable(prefix: List[str], own: bool, how: str, within_s: float) -> Choice:
         if answer["torch"]
         else f"{command} (Python {answer['version']}) has no torch"
     )
-    raise InterpreterError(f"{what}: name the interpreter of your job with --python")
+    raise InterpreterError(f"{what}. Name the interpreter of your job with --python")
 
 
 def _of_pid(pid: str) -> List[str]:
@@ -213,9 +213,9 @@ def _split(python: str) -> List[str]:
     try:
         words = shlex.split(python)
     except ValueError as error:
-        raise InterpreterError(f"{python} cannot be read as a command: {error}") from None
+        raise InterpreterError(f"{python} cannot be parsed as a command: {error}") from None
     if not words:
-        raise InterpreterError("--python is empty: omit it, or name an interpreter")
+        raise InterpreterError("--python is empty. Omit the option, or name an interpreter")
     # `conda run` closes the standard input of what it runs unless it captures nothing (conda 26.7,
     # conda/gateways/subprocess.py)
     captures = (
@@ -241,15 +241,15 @@ def choose(python: str = "", within_s: float = ASK_S) -> Choice:
     on_path = _with_torch(_on_path(), within_s)
     if len(on_path) > 1:
         raise InterpreterError(
-            f"several interpreters with torch: {', '.join(on_path)}; "
-            "choose one with --python (make report PYTHON=...)"
+            f"several interpreters have torch: {', '.join(on_path)}. Choose one with --python (make "
+            "report PYTHON=...)"
         )
     if on_path:
-        return Choice([on_path[0]], False, "the one on PATH that has torch")
+        return Choice([on_path[0]], False, "the only interpreter on PATH that has torch")
     if _runbooks_own() and ask([sys.executable], within_s)["distributed"]:
-        return Choice([sys.executable], True, "the runbook's own torch: no other was found")
+        return Choice([sys.executable], True, "the runbook's own torch, because no other torch was found")
     raise InterpreterError(
-        "no Python with torch was found: name the interpreter of your job with --python", exit_code=3
+        "no Python with torch was found. Name the interpreter of your job with --python", exit_code=3
     )
 
 

@@ -87,5 +87,5 @@ def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
 def pasteable(line: str, arguments: List[str]) -> str:
     """The line, or its beginning and why no shell can run it: an argument is longer than Linux allows."""
     longest = max(map(len, arguments), default=0)
-    why = f"too long to paste: one argument has {longest} characters"
+    why = f"too long to paste, because one argument has {longest} characters"
     return line if longest < _LONGEST_WORD else f"{line[:300]} ... ({why})"

@@ -29,7 +29,7 @@ def end() -> None:
 def _go(number: int, _frame: Any) -> None:
     _handle(signal.SIG_IGN)  # an impatient second one ends no clean-up
     with contextlib.suppress(OSError):  # the reader has gone; no print: one may be under way right now
-        os.write(2, f"interrupted ({signal.Signals(number).name}): there is no answer yet\n".encode())
+        os.write(2, f"interrupted ({signal.Signals(number).name}) before there was an answer\n".encode())
     sys.exit(128 + number)
 
 

@@ -269,7 +269,7 @@ class Warm:
                     fcntl.flock(self.mark, fcntl.LOCK_EX)
                     os.rename(self.mark.name, os.path.join(folder, ".owner"))
                 return folder
-        raise OSError("no temporary folder is writable, not even /dev/shm: name one with TMPDIR")
+        raise OSError("no temporary folder is writable, not even /dev/shm. Name one with TMPDIR")
 
     def send(self, **document) -> None:
         """Send one report, as a JSON line."""

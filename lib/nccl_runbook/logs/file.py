@@ -64,7 +64,9 @@ class Metered:
         read = self._limit.read
         beyond = UNPACKED_BYTES if time.process_time() < self._limit.patient_until else 0
         if size > DIRECTORY_BYTES:
-            raise Spent(f"its list of files, or the name of one, is larger than {mib(DIRECTORY_BYTES)}")
+            raise Spent(
+                f"the archive's list of files, or the name of a file, is larger than {mib(DIRECTORY_BYTES)}"
+            )
         if time.monotonic() > self._limit.until:
             raise Spent("the time limit was reached")
         if read["unpacked"] > beyond + UNPACKED_TIMES * read["packed"]:
@@ -113,9 +115,9 @@ def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
         return open(handle, "rb")
     os.close(handle)
     what = (
-        "a directory: name one file in it"
+        "a directory. Name one file in it"
         if stat.S_ISDIR(mode)
-        else "not a regular file: write its text to a file first"
+        else "not a regular file. Write its text to a file first"
     )
     return Gap("failed", f"{path} is {what}")
 

@@ -114,10 +114,10 @@ class Source:
                 blank = 0 if b"\n" in piece else blank + len(piece)
                 yield piece
                 if blank > BLANK_BYTES:
-                    raise Spent(f"it has no line end in {mib(blank)}")
+                    raise Spent(f"the file has no line end in {mib(blank)}")
         except (Spent, *BROKEN) as error:
             how = (
-                f"read up to {mib(total)} and no further"
+                f"only the first {mib(total)} were read"
                 if isinstance(error, Spent)
                 else f"damaged after {mib(total)}"
             )
@@ -160,7 +160,7 @@ class Source:
             yield [rest]
             self.lines += 1
         if skipped:
-            between = f"{mib(skipped)} between both ends were not read"
+            between = f"{mib(skipped)} in the middle of the file were not read"
             self.left_out = f"{between}; {self.left_out}" if self.left_out else between
 
     def _without_key(self, row: bytes) -> bytes:
@@ -219,5 +219,5 @@ def why(error: BaseException) -> str:
     return (
         getattr(error, "strerror", None)
         or str(error)
-        or f"{type(error).__name__}, it ends too early or asks for too much memory"
+        or f"{type(error).__name__}, because the file ends too early or asks for too much memory"
     )

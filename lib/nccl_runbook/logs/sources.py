@@ -77,7 +77,8 @@ def sources(
             f"{len(listed)} files",
             0,
             None,
-            f"only {MAX_FILES} were read: the newest, and those that end in errors. Name fewer files",
+            f"only {MAX_FILES} files were read, namely the newest files and those that end in errors. "
+            "Name fewer files",
         )
     chosen = listed if len(listed) <= MAX_FILES else _most_telling(listed, list_until + LIST_S)
     for number, (path, problem) in enumerate(chosen):
@@ -88,7 +89,9 @@ def sources(
         if problem:
             yield Source(path, 0, None, problem)
         elif path == "-":
-            yield Source("standard input", 0, stdin, "" if stdin else "there is no standard input", limit)
+            yield Source(
+                "standard input", 0, stdin, "" if stdin else ("this process has no standard input"), limit
+            )
         else:
             try:
                 with piped(path) if stat.S_ISFIFO(os.stat(path).st_mode) else open(path, "rb") as file:
@@ -122,7 +125,7 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
                 path,
                 ""
                 if is_text
-                else "is not a regular file: pipe it to standard input and write - for its name",
+                else "is not a regular file. Pipe it to standard input, and write - for its name",
             )
         elif depth >= MAX_DEPTH:
             yield path, f"folders nest deeper than {MAX_DEPTH}"
@@ -207,7 +210,7 @@ def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, in
     for number, m in enumerate(iter(archive.next, None)):
         archive.members.clear()  # a million would fill the memory
         if number >= MAX_MEMBERS:
-            raise Spent(f"it holds more than {MAX_MEMBERS} files, folders and links")
+            raise Spent(f"the archive contains more than {MAX_MEMBERS} files, folders and links")
         if m.isreg():
             yield (
                 m.name,
@@ -226,7 +229,7 @@ def _members(
     shown = (one for one in files if not os.path.basename(one[0]).startswith(("._", ".DS_Store")))
     for number, (name, size, kind, get) in enumerate(shown):
         if number >= MAX_FILES:
-            raise Spent(f"it holds more than {MAX_FILES} files")
+            raise Spent(f"the archive contains more than {MAX_FILES} files")
         try:
             yield Source(f"{path}:{name}", size, Metered(get(), limit, kind), limit=limit)
         except (RuntimeError, ValueError, *BROKEN) as error:  # a password, a strange packing, damage

@@ -55,9 +55,8 @@ def look(
         hidden := [p for p in checked_pids(pids) if not os.access(f"/proc/{p}/environ", os.R_OK)]
     ):
         raise ValueError(
-            f"process {hidden[0]} is not readable: it belongs to another user or has just ended. "
-            "Look as that user, or "
-            "as root"
+            f"process {hidden[0]} is not readable, because it belongs to another user or has just "
+            "ended. Run this command as that user, or as root"
         )
     if not pids:  # whoever uses torch and shows no sign of distributed work
         kept = {v.pid for p in judge_looks([first]) if p.job != NO_JOB for v in p.ranks}
@@ -67,7 +66,7 @@ def look(
     keep(first)
     if not first.ranks or gap_s <= 0:
         return first
-    say(f"taking samples for {gap_s:g} s: one sample cannot show a hang")
+    say(f"taking samples for {gap_s:g} s, because one sample cannot show a hang")
     return looking.after(gap_s)
 
 
@@ -102,8 +101,8 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
     """The pids; ValueError for one that does not run, and on a system without /proc."""
     if not os.path.isdir("/proc/self"):
         raise ValueError(
-            "a live look needs /proc, which only Linux has: look on the node, "
-            "and judge the record here with --record"
+            "a live look needs /proc, which only Linux has. Look on the node, and judge the record on "
+            "this machine with --record"
         )
     if gone := [p for p in pids if not ask_proc.runs(p)]:
         raise ValueError(

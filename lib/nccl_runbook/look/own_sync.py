@@ -14,7 +14,10 @@ from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
 APART_S = 0.5  # what is shorter is between two tensors of one sync
 INTERVAL_S = 0.1
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
-ENGINES = "for vLLM, name EngineCore or its workers; for SGLang, its schedulers: servers sync nothing"
+ENGINES = (
+    "for vLLM, name EngineCore or its workers; for SGLang, name its schedulers, because server "
+    "processes sync no weights"
+)
 # if one waits for the work of another, that work counts for all
 WAITING = ("control", "wire", "other")
 # among the threads of one process: one sends while another waits for the answer to its request
@@ -46,7 +49,7 @@ def collect(
         rounds.append((time.monotonic() - began, {pid: by_pid[pid][-1][1] for pid in left}))
         time.sleep(INTERVAL_S)
     silent = ", ".join(str(pid) for pid, samples in by_pid.items() if not any(phase for _, phase in samples))
-    name = ALL_OF_THEM + (f", though {silent} showed no sync ({ENGINES})" if silent else "")
+    name = ALL_OF_THEM + (f", but the stacks of {silent} showed no sync ({ENGINES})" if silent else "")
     syncs = syncs_of(name, together(rounds)) if len(by_pid) > 1 else []
     syncs += [sync for pid, samples in by_pid.items() for sync in syncs_of(f"pid {pid}", samples)]
     return (
@@ -54,8 +57,8 @@ def collect(
         if syncs
         else Gap(
             "absent",
-            f"the stacks of {silent} showed no function that syncs weights in {seconds:.0f} s ({ENGINES}); "
-            "wrap yours in pause_trace() of nccl_guards.py",
+            f"the stacks of {silent} showed no function that syncs weights in {seconds:.0f} s "
+            f"({ENGINES}). Wrap your own sync function in pause_trace() of nccl_guards.py",
         )
     )
 

@@ -51,29 +51,36 @@ OPTIONS: Dict[str, Dict[str, Any]] = {
         "metavar": "NAME",
         "help": ", ".join(STEPS),
     },
-    "--gpus": {"default": "", "help": "CUDA indices such as 0,1 or 0-3, one per rank; default: all"},
-    "--allow-busy": {"action": "store_true", "help": "also test on GPUs that somebody else uses"},
+    "--gpus": {"default": "", "help": "CUDA indices such as 0,1 or 0-3, one per rank; default: all GPUs"},
+    "--allow-busy": {"action": "store_true", "help": "also test on GPUs that another process uses"},
     "--budget": {
         "type": float,
         "default": 300.0,
         "metavar": "S",
-        "help": "time limit in seconds of all steps together",
+        "help": "time limit for all steps together, in seconds",
     },
 }
 WHILE_IT_HANGS: Dict[str, Dict[str, Any]] = {
     "--live": {
         "action": "store_true",
-        "help": "which rank never came, and why: a table at once, the answer after the gap",
+        "help": (
+            "find the rank that never came, and why; prints a table at once, and the answer after the gap"
+        ),
     },
-    "--gap": {"type": float, "default": 10.0, "metavar": "S", "help": "seconds between the two samples (10)"},
+    "--gap": {
+        "type": float,
+        "default": 10.0,
+        "metavar": "S",
+        "help": ("seconds between the two samples of each process (10)"),
+    },
     "--pid": {
         "type": int,
         "nargs": "+",
         "default": [],
         "metavar": "N",
-        "help": "look only at the job of this rank or launcher",
+        "help": "look only at the job of the rank or launcher with this pid",
     },
-    "--html": {"metavar": "FILE", "default": "", "help": "also write the answer as a page"},
+    "--html": {"metavar": "FILE", "default": "", "help": "also write the answer as an HTML page"},
 }
 
 
@@ -81,11 +88,12 @@ def arguments() -> argparse.Namespace:
     """The parsed command line. Exits with 2 for options that do not fit."""
     parser = argparse.ArgumentParser(
         "nccl-look.pyz",
-        description="Looks at GPUs and collectives on this node, and writes a record; to judge it elsewhere: "
-        "nccl-runbook run --record FILE. Installs nothing, and leaves nothing but FILE.",
+        description="Tests GPUs and collectives on this node, and writes a record. To judge the record "
+        "elsewhere, run nccl-runbook run --record FILE. This program installs nothing, and leaves "
+        "only FILE behind.",
     )
     live = parser.add_argument_group(
-        "while the job hangs", "looks at the running ranks instead; starts, stops and signals nothing"
+        "while the job hangs", "looks at the running ranks instead, and starts, stops and signals nothing"
     )
     for group, options in ((parser, OPTIONS), (live, WHILE_IT_HANGS)):
         for name, how in options.items():
@@ -149,8 +157,8 @@ def look(options: argparse.Namespace, output: Output) -> None:
     except EngineError as error:
         why_not = Gap("absent", str(error))
         output.say(
-            f"no rank can run: {error}. Only what needs no rank is checked. Use the interpreter of "
-            "your job to see more"
+            f"no test rank can run: {error}. Only checks that need no rank were made. To see more, use "
+            "the interpreter of your job"
         )
     with engine:
         _steps(options, output, engine if why_not is None else None, why_not, ends)
@@ -209,7 +217,8 @@ def _find_scratch() -> None:
             "/dev/shm"
             if os.access("/dev/shm", os.W_OK)
             else sys.exit(
-                "nccl-look: no temporary folder is writable, not even /dev/shm: name one with TMPDIR"
+                "nccl-look: no temporary folder is writable, not even /dev/shm. Name a writable "
+                "folder with TMPDIR"
             )
         )
 
@@ -236,7 +245,7 @@ def main() -> int:
             error.filename or ("standard output" if isinstance(error, BrokenPipeError) else options.json)
         ).removesuffix(".part")
         ours = (
-            f"cannot write {name}: {error.strerror}; name another file with "
+            f"cannot write {name}: {error.strerror}. Name another file with "
             f"{'--html' if name == options.html else '--json, - for standard output'}"
         )
         sys.exit(f"nccl-look: {ours if name in (options.json, options.html) else error}")

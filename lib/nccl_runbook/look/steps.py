@@ -46,7 +46,7 @@ class Step:
             len(self.engine.history) if self.engine else 0,
         )
         self.parameters["budget_s"] = max(1, int(min(self.parameters["budget_s"], left_s)))
-        self.forbid(Gap("not-run", "no time was left: raise --budget") if left_s < 1 else None)
+        self.forbid(Gap("not-run", "no time was left for this test. Raise --budget") if left_s < 1 else None)
 
     def forbid(self, gap: Optional[Gap]) -> None:
         """Forbid ranks for this reason, unless one is set already."""
@@ -158,8 +158,8 @@ def _trial(trial: Trial) -> str:
     ]
     why = "" if trial.passed or not failed else f": {failed[0].partition(chr(10))[0]}"
     return (
-        f"{trial.name}: {trial.world.ended} ({trial.world.wall_s:.1f} s)"
-        f"{f', again {trial.again.ended}' if trial.again else ''}{why}"
+        f"{trial.name}: {trial.world.ended} ({trial.world.wall_s:.1f} "
+        f"s){f', again {trial.again.ended}' if trial.again else ''}{why}"
     )
 
 

@@ -26,16 +26,16 @@ def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
 def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
     anyway = Remedy(
         "you",
-        "Wait until the GPUs are free. Or test beside the other job, which may slow that job down "
-        "or take its memory.",
+        "Wait until the GPUs are free. Or test beside the other job, although the test may slow this "
+        "job down or take its memory.",
         ('make report ARGS="--allow-busy"',),
     )
     if not mine:
         return (anyway,)
     return Remedy(
         "you",
-        "This is your own job. If it hangs, look at it before you end it: "
-        "the evidence disappears with the job.",
+        "Your own job uses the GPUs. If this job hangs, look at it before you end it, because the "
+        "evidence disappears with the job.",
         (
             *(f"py-spy dump --pid {pid}" for pid in mine),
             f"ps -o pid,stat,wchan:30,etime,cmd -p {' '.join(map(str, mine))}",

@@ -26,7 +26,7 @@ def _selected(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | st
         return (
             (f"#{index}", index)
             if index < len(gpus)
-            else f"GPU {entry} does not exist: {len(gpus)} here, counted from 0"
+            else f"GPU {entry} does not exist, because this machine has {len(gpus)} GPUs, counted from 0"
         )
     known = {
         uuid: gpu.nvml_index
@@ -43,7 +43,7 @@ def _selected(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | st
             matches[0]
         ]
     if len(matches) > 1:
-        return f"{entry!r} fits {len(matches)} GPUs"
+        return f"{entry!r} matches {len(matches)} GPUs"
     near = difflib.get_close_matches(entry, known, 1, cutoff=0.8)
     return f"{entry!r} does not name a GPU" + (f"; did you mean {near[0]}?" if near else "")
 
@@ -58,9 +58,9 @@ def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
     for entry in (e.strip() for e in value.split(",")):
         gpu = _selected(entry, gpus)
         if isinstance(gpu, str):
-            return Selection(tuple(named.values()), gpu + "; CUDA ignores it and all later entries")
+            return Selection(tuple(named.values()), gpu + "; CUDA ignores this entry and all later entries")
         if gpu[0] in named:
-            return Selection((), f"{entry} is named twice; CUDA then shows no GPU")
+            return Selection((), f"{entry} is named twice, so CUDA shows no GPU")
         named[gpu[0]] = gpu[1]
     return Selection(tuple(dict.fromkeys(named.values())))
 

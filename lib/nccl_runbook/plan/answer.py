@@ -128,7 +128,7 @@ def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -
     try:
         return configs.whole(training_file.text_of(files[0]), files[0]) if files else ""
     except ValueError as error:
-        raise ValueError(f"the --{flag} that it names, {files[0].name}: {error}") from error
+        raise ValueError(f"the file {files[0].name} that --{flag} names: {error}") from error
 
 
 def _sized(asked: Site, gpus_of_launch: int) -> Site:
@@ -137,8 +137,8 @@ def _sized(asked: Site, gpus_of_launch: int) -> Site:
         raise ValueError(
             f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned"
             if gpus
-            else "the allocation does not give the number of GPUs per node: add --gpus 8, or as "
-            "many as a node has"
+            else "the allocation does not give the number of GPUs per node. Add --gpus 8, or the "
+            "number that a node has"
         )
     return dataclasses.replace(asked, gpus=gpus)
 
@@ -171,15 +171,15 @@ def _of_training(
     roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
     if not roles and not training.mode:
         raise ValueError(
-            "it names backends by role: use a tag from v1.0.3 on and the single-controller launcher"
+            "backends are named by role, so use a tag from v1.0.3 on and the single-controller launcher"
         )
     text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (
         of_realhf(training.mode) if realhf else training.mode
     )
     if "${" in text:
         raise ValueError(
-            f"{clipped(text, 200)} is not resolved in this file: give the allocation string "
-            "instead of the file"
+            f"{clipped(text, 200)} is not resolved in this file. Give the allocation string instead of "
+            "the file"
         )
     return _areal(text, where, site, rules, _about(training, rules, update), roles, training.shares)
 
@@ -187,7 +187,7 @@ def _of_training(
 def _about(training: training_file.Training, rules: areal_rules.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
     effect = (
-        f"but {rules.tag}'s training script never reads it: NCCL is used"
+        f"but {rules.tag}'s training script never reads it, so NCCL is used"
         if (training.update == "disk" and not rules.switch["honours_option"])
         else f"planned with {update}"
     )
@@ -195,7 +195,7 @@ def _about(training: training_file.Training, rules: areal_rules.Rules, update: s
         (training.update not in ("", update), f"actor.weight_update_mode is {training.update}, {effect}"),
         (
             rules.era == "C" and not training.backends,
-            f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here",
+            f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which this file lacks",
         ),
     )
 
@@ -269,7 +269,7 @@ def intend(text: str, measured: Placement | Gap, tag: str = "", named: int = 0) 
     if not gpus:
         return Gap(
             "not-run",
-            "no GPU is visible here, or none was checked: name the GPUs of the job, such as --gpus 0 or 0-7",
+            "no GPU is visible, or none was checked. Name the GPUs of the job, such as --gpus 0 or 0-7",
         )
     return _areal(text, "", Site(gpus), rules, [])
 

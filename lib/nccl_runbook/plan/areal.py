@@ -115,7 +115,7 @@ class Mode:
 def parse(text: str, rules: Rules) -> Mode:
     """The mode that this tag makes of ``text``. Raises Refused."""
     if len(text) > MOST_CHARACTERS:
-        raise Refused(SYNTAX, f"longer than {MOST_CHARACTERS} characters, too long")
+        raise Refused(SYNTAX, f"the string is longer than {MOST_CHARACTERS} characters")
     tree = _tree(text, rules)
     taken: set[str] = set()
     if any(getattr(t, "type", "") == "EVAL" for t in tree.children):
@@ -128,7 +128,10 @@ def parse(text: str, rules: Rules) -> Mode:
         parts += _joined([_part(node, rules, taken) for node in group.children], len(parts), rules)
     unnamed = [p for p in parts if p.name is None]
     if len(parts) >= 3 and len(tree.children) > 1 and unnamed:
-        raise Refused(INVALID, f"three components or more must all have names; {len(unnamed)} have none")
+        raise Refused(
+            INVALID,
+            f"if there are three components or more, all must have names, but {len(unnamed)} have none",
+        )
     bare = [p for p in parts if p.kind == "trainer" and not p.explicit]
     if len(bare) > 1 and len(tree.children) > 1 and any(p.name is None for p in bare):
         raise Refused(INVALID, "several trainers without a backend must all have names")
@@ -155,7 +158,8 @@ def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules
         if root in target:  # areal/infra/scheduler/local.py at v1.0.4: the named role has no workers yet
             raise Refused(
                 "WorkerNotFoundError",
-                f"{role} is to share the GPUs of {target[role]}, which has none: they form a circle",
+                f"{role} shares the GPUs of {target[role]}, which has no GPUs of its own, so the "
+                "references form a circle",
             )
         parts[index[role]] = dataclasses.replace(parts[index[role]], anchor=index[root])
     return Mode(tuple(parts), _type(parts), scheduled=True)
@@ -181,7 +185,7 @@ def _tree(text: str, rules: Rules) -> Tree:
 
 def _stops(text: str, column: int) -> str:
     if column < 1:
-        return "the string ends too early" if text.strip() else "it is empty"
+        return "the string ends too early" if text.strip() else "the string is empty"
     return f"unexpected {text[column - 1]!r} at character {column}"
 
 
@@ -215,7 +219,9 @@ def _trainer(tokens: Mapping[str, str], below: Sequence[Tree], rules: Rules) -> 
     if dims.get("e", 1) > 1 and world % group:  # AReaL asserts it, which surfaces as ValueError
         raise Refused(SYNTAX, f"experts in groups of {group} (p·t·e) do not divide {world} GPUs")
     if rules.era == "C" and bare:
-        raise Refused(INVALID, "a trainer must name its backend here, such as megatron:(attn:d4|ffn:e4)")
+        raise Refused(
+            INVALID, "a trainer with attn and ffn must name its backend, such as megatron:(attn:d4|ffn:e4)"
+        )
     return Part(
         "trainer",
         tokens.get(
@@ -243,7 +249,9 @@ def _hybrid(node: Tree, rules: Rules) -> tuple[dict[str, int], dict[str, int]]:
             )
     elif ffn.get("d", attn.get("d", 1)) * rest != world:
         raise Refused(
-            SIZES, f"attn has {world} GPUs, ffn {ffn.get('d', attn.get('d', 1)) * rest}: they must be equal"
+            SIZES,
+            f"attn has {world} GPUs and ffn {ffn.get('d', attn.get('d', 1)) * rest}, but both must "
+            "have the same number",
         )
     return attn, ffn
 

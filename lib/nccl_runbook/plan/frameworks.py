@@ -48,11 +48,12 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     count = nodes or max(1, least_nodes, -(-asked // gpus) if own_nodes > 1 else 1)
     waits = asked > gpus * count
     notes = that_apply(
-        (waits, f"Ray waits forever for {asked} GPUs where there are {gpus * count}"),
+        (waits, f"Ray waits forever for {asked} GPUs, because there are only {gpus * count}"),
         *((True, note) for note in shape.notes),
         (
             not nodes and count > 1,
-            f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes",
+            f"the launch needs {asked} GPUs, which is {count} nodes of {gpus} GPUs. Choose another "
+            "number of nodes with --nodes",
         ),
     )
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, shape.parts, 0, gpus * count))
@@ -143,28 +144,27 @@ def _openrlhf(launch: Launch) -> Shape:
         ),
         (
             gloo and not launch.on("with_ray"),
-            "planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; "
-            "Gloo up to v0.8.5",
+            "this plan is for v0.8.11 and later, which use NCCL unless vllm_sync_with_ray is given, "
+            "whatever sync_backend says. Up to v0.8.5, sync_backend gloo uses Gloo",
         ),
     )
     refusals = that_apply(
         (
             shares and engines > 0 and engines * tensor != parts[0].world_size,
-            f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} "
-            f"engines of {tensor}",
+            f"OpenRLHF refuses this launch: {parts[0].world_size} actor GPUs must equal {engines} "
+            f"engines of {tensor} GPUs",
         ),
         *(
             (
                 same and shape[a] != shape[b],
-                "OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(
-                    a, b, *shape[a], *shape[b]
-                ),
+                "OpenRLHF refuses this launch: {} and {} share GPUs, so nodes x GPUs {}x{} must equal "
+                "{}x{}".format(a, b, *shape[a], *shape[b]),
             )
             for a, b, same in same_gpus
         ),
         (
             together and asynchronous and launch.on("sleep"),
-            "OpenRLHF refuses this: asynchronous training with vLLM's sleep mode",
+            "OpenRLHF refuses asynchronous training with vLLM's sleep mode",
         ),
     )
     update = "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl"
@@ -185,14 +185,14 @@ def _open_instruct(launch: Launch) -> Shape:
         notes=that_apply(
             (
                 together,
-                "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA "
-                "IPC handles, without "
-                "NCCL; v0.2.0 still opens the group, and NCCL refuses it unless vllm_sync_backend is gloo",
+                "with single_gpu_mode, learner and engine share the GPU. v0.3.0 passes weights as "
+                "CUDA IPC handles, without NCCL. v0.2.0 still opens a process group, which NCCL "
+                "refuses unless vllm_sync_backend is gloo",
             ),
             (
                 "vllm_sync_backend" in launch.flags,
-                "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, "
-                "or CUDA IPC with single_gpu_mode",
+                "v0.2.0 reads vllm_sync_backend. v0.3.0 ignores it and uses NCCL, or CUDA IPC with "
+                "single_gpu_mode",
             ),
         ),
         refusals=that_apply(

@@ -252,30 +252,32 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
     return that_apply(
         (
             not mode.plain and site.launcher == "local",
-            "AReaL's launchers start one engine and one trainer at most: with more, they raise "
-            "AttributeError (ambiguous 'train' or 'gen'). This plan lists each component",
+            "AReaL's launchers start at most one engine and one trainer. With more components, the "
+            "launchers raise AttributeError (ambiguous 'train' or 'gen'). This plan lists each "
+            "component",
         ),
         (
             site.launcher == "single-controller" and widest > site.gpus,
-            f"one engine needs {widest} GPUs: the scheduler refuses that (GPUAllocationError)",
+            f"one engine needs {widest} GPUs, which the scheduler refuses (GPUAllocationError)",
         ),
         *[
             (
                 True,
-                "AReaL refuses to start: an engine may share the trainer's GPUs only with "
-                "actor.weight_update_mode=disk, enable_offload=true and as many workers on both sides",
+                "AReaL refuses to start. An engine may share the trainer's GPUs only with "
+                "actor.weight_update_mode=disk, enable_offload=true, and the same number of workers "
+                "for engine and trainer",
             )
             for _ in sharing
         ],
         (
             site.own_gpus,
-            "Ray or Slurm gives each worker a GPU of its own, and waits until one is free; "
-            "which GPU is not known in advance",
+            "Ray or Slurm gives each worker its own GPU, and waits until a GPU is free. Which GPU a "
+            "worker gets is not known in advance",
         ),
         (
             any(e.size("p") > 1 for e in engines) and site.update == "xccl" and bool(trainers),
-            "engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update "
-            "over NCCL up to v1.0.4",
+            "for engines with p above 1, AReaL's SGLang engine raises NotImplementedError in weight "
+            "updates over NCCL (up to v1.0.4)",
         ),
         (
             any(
@@ -283,7 +285,7 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
                 for p in mode.parts
                 if p.name is not None
             ),
-            'the first component of a "|" has no name, so its partner shares with nobody that AReaL can '
-            "find (target None)",
+            'the first component of a "|" has no name, so AReaL cannot find whose GPUs the second '
+            "component shares (target None)",
         ),
     )

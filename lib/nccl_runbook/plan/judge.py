@@ -36,7 +36,7 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
         f"AReaL {rules.tag} cannot read this allocation: {why.says}",
         (
             Evidence(f"AReaL {rules.tag} raises {why.error}: {why.says}"),
-            *([Evidence(f"it is valid in {spans(valid)}")] if valid else []),
+            *([Evidence(f"the allocation is valid in {spans(valid)}")] if valid else []),
         ),
         (
             Remedy(
@@ -76,7 +76,7 @@ def title(mode: Mode, placed: Placed, site: Site) -> str:
     if placed.verdict == "duplicate" and not any(
         g.shared for g in placed.groups if g.name == "weight-update"
     ):
-        return f"two ranks of the trainer share one GPU: NCCL will refuse them ({where})"
+        return f"two ranks of the trainer share one GPU, so NCCL will refuse to connect them ({where})"
     return f"{table('plan/areal')['sentences'][placed.verdict]} ({where})"
 
 
@@ -102,11 +102,12 @@ def about_tag(rules: Rules, site: Site) -> list[str]:
     return that_apply(
         (
             not rules.known,
-            f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}",
+            f"AReaL {rules.tag} is not in our table (the newest tag is {newest().tag}), so the "
+            f"allocation was read as in {rules.tags[-1]}",
         ),
         (
             site.launcher == "single-controller" and not rules.controller,
-            f"{rules.tag} has no single-controller mode (new in v0.5.0); computed as for v1.0.4",
+            f"AReaL {rules.tag} has no single-controller mode (new in v0.5.0), so this plan is for v1.0.4",
         ),
     )
 
@@ -115,7 +116,7 @@ def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node
     """The finding about a launch; unknown flags that resemble those of the table are evidence."""
     cause, known = CAUSE if placed.verdict == "duplicate" else None, launch.row["flags"]
     slips = [
-        f"--{n}: not in our table; the nearest flag is --{near}"
+        f"the flag --{n} is not in our table; the most similar flag is --{near}"
         for n in launch.flags
         if n not in known
         for near in difflib.get_close_matches(n, known, 1, 0.95)
@@ -228,7 +229,7 @@ def _clash(group: Group, clash: Clash) -> Finding:
     return Finding(
         f"devices-{clash.kind}",
         Severity.BROKEN if clash.kind == "shared" else Severity.WARN,
-        f"{ranks} of the {group.name} group {says} ({clash.what})",
+        f"{ranks} of the group {group.name} {says} ({clash.what})",
         (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),),
         (Remedy(who, advice, ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)),),
         cause=cause,

@@ -39,8 +39,7 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
         "Which rank uses which GPU",
         ["GPU", *(f"{g.name} ({g.of})" if g.of else g.name for g in groups)],
         rows,
-        "Ranks are numbered within their group. Two ranks of one group on one GPU: "
-        "NCCL refuses to connect them.",
+        "Ranks are numbered within their group. NCCL refuses to connect two ranks of one group on one GPU.",
         drawn="grid",
     )
 

@@ -330,18 +330,18 @@ TIMEOUT = {"type": float, "default": 60.0, "help": "process-group timeout in sec
 OPTIONS = {
     "--ops": {"default": ",".join(OPS), "help": "comma-separated: " + ", ".join(OPS)},
     "--sizes": {"default": "4,16777216", "help": "bytes, comma-separated"},
-    "--repeats": {"type": int, "default": 3, "help": "timed samples an operation and size"},
+    "--repeats": {"type": int, "default": 3, "help": "timed samples per operation and size"},
     "--iterations": {
         "type": int,
         "default": 5,
-        "help": "operations of one sample on GPUs, which share a synchronisation",
+        "help": "operations per timed sample on GPUs, with one synchronisation per sample",
     },
     "--backend": {"default": "auto", "choices": ("auto", "nccl", "gloo")},
     "--devices": DEVICES,
     "--timeout": TIMEOUT,
     "--leave": {
         "action": "store_true",
-        "help": "end with the last result, and leave the process group as it is",
+        "help": "end after the last result, without destroying the process group",
     },
     "--fault": {
         "default": "",

@@ -71,7 +71,9 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--devices", required=True, help="cuda indices, comma-separated; cpu: a rehearsal")
-    parser.add_argument("--only", default="", help="edges such as 0-1,1-0: places in --devices; default: all")
+    parser.add_argument(
+        "--only", default="", help="copies such as 0-1,1-0, as positions in --devices; default: all"
+    )
     parser.add_argument("--sizes", default="4,1048576,67108864", help="bytes, comma-separated")
     parser.add_argument("--fault", default="", help="corrupt@0-1 or stop@0-1, for the runbook's own tests")
     args = parser.parse_args()

@@ -53,22 +53,36 @@ OPTIONS = {
         "required": True,
         "help": "JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype",
     },
-    "--repeats": {"type": int, "default": 3, "help": "syncs; the first is told apart"},
+    "--repeats": {
+        "type": int,
+        "default": 3,
+        "help": ("number of syncs; the first sync is reported separately"),
+    },
     "--buckets": {
         "default": "512",
-        "help": "MiB, at least the largest tensor; more than one is a sweep: 512,64",
+        "help": "bucket sizes in MiB, such as 512,64; each must hold the largest tensor",
     },
-    "--busy": {"default": "0", "help": "edges of the matrices that engines multiply meanwhile: 0,4096"},
-    "--tp": {"type": int, "default": 1, "help": "ranks of one engine; each keeps its rows of every tensor"},
+    "--busy": {
+        "default": "0",
+        "help": ("sizes of the square matrices that engines multiply during syncs, such as 0,4096"),
+    },
+    "--tp": {
+        "type": int,
+        "default": 1,
+        "help": ("number of ranks in one engine; each rank keeps its rows of every tensor"),
+    },
     "--trainers": {
         "type": int,
         "default": 0,
-        "help": "reshard and gather: ranks that train; all others are one engine, or all ranks are. "
-        "0: half of four or more, else all",
+        "help": "for reshard and gather: number of trainer ranks. The other ranks form one engine, or all "
+        "ranks do if all train. 0: half of the ranks if there are four or more, else all",
     },
-    "--directory": {"default": "", "help": "for disk; made if it is not there, and then removed again"},
+    "--directory": {
+        "default": "",
+        "help": ("folder for the disk methods; created if missing, and then removed again"),
+    },
     "--devices": check.DEVICES,
-    "--cpu": {"action": "store_true", "help": "keep the tensors on the CPU, also where there is a GPU"},
+    "--cpu": {"action": "store_true", "help": "keep the tensors on the CPU, even if there is a GPU"},
     "--timeout": check.TIMEOUT,
     "--fault": {
         "default": "",

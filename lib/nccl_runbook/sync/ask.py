@@ -121,7 +121,10 @@ def methods_of(methods: str, devices: Sequence[Optional[int]] = (None,)) -> List
     names = [m.strip() for m in methods.split(",")]
     for name in names:
         if name.partition("@")[0] not in METHODS or (resharded(name) and "+" in name):
-            raise ValueError(f"unknown method {name!r}; usual, all, or some of {', '.join(METHODS)}")
+            raise ValueError(
+                f"unknown method {name!r}. Write usual (the default selection of methods), all, or "
+                f"some of {', '.join(METHODS)}"
+            )
         _buckets(name)
     return list(dict.fromkeys(each for name in names for each in (name, control(name))))
 
@@ -144,18 +147,18 @@ def _world(
     if left_s < _LEAST_S:
         return Gap(
             "not-run",
-            f"{max(0.0, left_s):.0f} s of the budget were left. To run only this method: --methods "
-            f"{method}, or methods={method}",
+            f"only {max(0.0, left_s):.0f} s of the time budget were left. To run only this method, use "
+            f"--methods {method}, or methods={method}",
         )
     if method.startswith(_ON_GPUS) and devices[0] is None:
-        return Gap("unsupported", "it needs GPUs, but CUDA shows none")
+        return Gap("unsupported", "this method needs GPUs, but CUDA shows none")
     nccl = engine.judged()["nccl"] if method == "nccl-one-gpu" else ""
     # NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read);
     # experimental, so its time is bounded
     if method == "nccl-one-gpu" and tuple(map(int, re.findall(r"\d+", nccl)[:2])) < (2, 30):
         return Gap(
             "unsupported",
-            f"NCCL {nccl or 'of unknown version'} does not support two ranks on one GPU; 2.30 does",
+            f"NCCL {nccl or 'of unknown version'} does not support two ranks on one GPU, but NCCL 2.30 does",
         )
     name, _, trainers = method.partition("@")
     args = [

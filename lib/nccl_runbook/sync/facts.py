@@ -76,18 +76,22 @@ class SyncArm:
                 f"{self.shortage.free_bytes} free"
             )
         late = (
-            "all compared, all correct; time ran out during the variants"
+            "all tensors compared, all correct; time ran out during the variants"
             if self.variants
             else "did not finish in time"
         )
         return (
-            "all compared, all correct"
+            "all tensors compared, all correct"
             if self.complete
             else self.stopped or (late if self.timed_out and not self.broke else "did not pass")
         )
 
     def __str__(self) -> str:
-        took = f"first {self.syncs[0].seconds:.3f} s, steady {self.steady_s:.3f} s, " if self.syncs else ""
+        took = (
+            f"first sync {self.syncs[0].seconds:.3f} s, later syncs {self.steady_s:.3f} s, "
+            if self.syncs
+            else ""
+        )
         return f"{self.method}: {took}{self.outcome}"
 
     @property

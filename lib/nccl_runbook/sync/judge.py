@@ -73,8 +73,8 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
         else Finding(
             "rate-above-link",
             Severity.UNKNOWN,
-            f"{arm.method}: {rate:.0f} GB/s is above any link here ({limit:.0f} GB/s), "
-            "so the measured time is wrong",
+            f"{arm.method}: {rate:.0f} GB/s is faster than every link of this machine ({limit:.0f} "
+            "GB/s), so the measured time is wrong",
             (Evidence(f"{gb(runs.size_bytes)} in {seconds:.4f} s", _source(arm)),),
         )
     )
@@ -95,11 +95,12 @@ def disk_slower_than_nccl(runs: SyncRuns) -> Finding | None:
     return Finding(
         "disk-slower-than-nccl",
         Severity.NOTE,
-        f"a sync through disk takes {disk.steady_s / nccl.steady_s:.0f} times as long as {nccl.method} here",
+        f"on this machine, a sync through disk takes {disk.steady_s / nccl.steady_s:.0f} times as long "
+        f"as {nccl.method}",
         (
             Evidence(
                 f"disk {disk.steady_s:.3f} s, {nccl.method} {nccl.steady_s:.4f} s for "
-                f"{gb(runs.size_bytes)} (steady syncs)",
+                f"{gb(runs.size_bytes)} (syncs after the first)",
                 "runs.arms",
             ),
         ),
@@ -112,8 +113,8 @@ def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
         Finding(
             "rehearsed-without-gpu",
             Severity.UNKNOWN,
-            "rehearsal on Gloo: no GPU here, so NCCL and copies to GPUs were not measured",
-            (Evidence("the figures are for this CPU and its disk", "runs.devices"),),
+            "this was a rehearsal on Gloo without a GPU, so NCCL and copies to GPUs were not measured",
+            (Evidence("the figures are valid only for this CPU and its disk", "runs.devices"),),
         )
         if runs.on_cpu
         else None
@@ -133,7 +134,8 @@ def bytes_verified(runs: SyncRuns) -> Finding | None:
         f"{gb(runs.size_bytes)}{part})",
         (
             Evidence(
-                f"{sum(a.compared for a in good)} comparisons of all tensors, with new bytes in each sync",
+                f"all tensors were compared {sum(a.compared for a in good)} times, with new bytes in "
+                "each sync",
                 "runs.arms",
             ),
         ),
@@ -188,8 +190,8 @@ def choice(runs: SyncRuns) -> Finding | None:
     return Finding(
         "weight-sync-choice",
         Severity.NOTE,
-        f"{row['title']}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here"
-        f"{other}",
+        f"{row['title']}: use {fit[0]}, which takes {seconds[fit[0]]:.4f} s for a sync of "
+        f"{runs.size_bytes / 1e9:.2f} GB on this machine{other}",
         tuple(
             Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}")
             for m, s in sorted(seconds.items(), key=lambda item: item[1])
@@ -217,14 +219,14 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
         Finding(
             "own-sync-phases",
             Severity.NOTE,
-            f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it "
-            f"in {phase}",
+            f"your own sync took {whole:.3f} s on {slowest.who}, including {slowest.phases[phase]:.3f} "
+            f"s in {phase}",
             (Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source),),
             (
                 Remedy(
                     "you",
                     table("sync/choice")["own"]["advice"].get(
-                        phase, "Check what your code does in that phase."
+                        phase, "Check what your code does in the slowest phase."
                     ),
                 ),
             ),

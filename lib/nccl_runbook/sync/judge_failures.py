@@ -61,15 +61,15 @@ def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
         f"{arm.method} delivered wrong bytes: {w['tensor']} on rank {w['rank']}, sync {w['repeat'] + 1}",
         (
             Evidence(
-                f"{w['count']} tensors differ in that sync; {w['words']} 16-bit words of {w['tensor']}",
+                f"in this sync, {w['count']} tensors differ, and {w['words']} 16-bit words of {w['tensor']}",
                 _source(arm),
             ),
         ),
         (
             Remedy(
                 "you",
-                "Do not use this method until the cause is known. Repeat the sync to see whether "
-                "the fault stays with one GPU or pair:",
+                "Do not use this sync method until the cause is known. Repeat the sync to see whether "
+                "the fault stays with one GPU or pair of GPUs:",
                 (arm.shell_line,),
             ),
         ),
@@ -87,7 +87,7 @@ def not_enough(arm: SyncArm, *_: Any) -> Finding:
         (
             Remedy(
                 "you",
-                "Use the parameter directory to name a folder with enough space."
+                "Name a folder with enough space in the parameter `directory`."
                 if " in " in s.what
                 else "Free memory, or choose a smaller model.",
             ),
@@ -109,9 +109,15 @@ def refused_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding
     return Finding(
         cause.id if is_refusal else "failed-on-one-gpu",
         Severity.NOTE,
-        f"{cause.title}, so NCCL refuses to connect them (expected here). Other methods need no second GPU"
+        (
+            f"{cause.title}, so NCCL refuses to connect their ranks, as expected. Other methods need no "
+            "second GPU"
+        )
         if is_refusal
-        else f"{arm.method} did not work between two ranks on one GPU (expected: NCCL refuses that)",
+        else (
+            f"{arm.method} did not work between two ranks on one GPU, as expected, because NCCL "
+            "refuses such ranks"
+        ),
         (
             Evidence(_shown(arm), _source(arm)),
             Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}", "plan"),
@@ -131,7 +137,7 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
     return Finding(
         "refused-though-gpus-differ",
         Severity.BROKEN,
-        "NCCL reports that two ranks share a GPU, but the plan gave them different GPUs",
+        "NCCL reports that two ranks share a GPU, although the plan gave these ranks different GPUs",
         (
             Evidence(_shown(arm), _source(arm)),
             Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),
@@ -147,7 +153,7 @@ def shared_gpu_not_refused(arm: SyncArm, _: SyncRuns, plan: Placement) -> Findin
     return Finding(
         "shared-gpu-not-refused",
         Severity.NOTE,
-        "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later",
+        "NCCL connected two ranks on one GPU, which is an experimental mode of NCCL 2.30 and later",
         (Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm)),),
     )
 
@@ -170,8 +176,8 @@ def did_not_end(arm: SyncArm, *_: Any) -> Finding:
         return Finding(
             "weight-sync-cut",
             Severity.NOTE,
-            f"{arm.method} was measured; {arm.deadline_s:.0f} s were too short to measure it with busy "
-            "engines or other buckets",
+            f"{arm.method} was measured, but {arm.deadline_s:.0f} s were too short to measure this "
+            "method with busy engines or other bucket sizes",
             evidence,
             (more_time,),
         )
@@ -186,12 +192,13 @@ def did_not_end(arm: SyncArm, *_: Any) -> Finding:
     return Finding(
         "weight-sync-hangs",
         Severity.BROKEN,
-        f"{arm.method} hangs: no sync finished in {arm.deadline_s:.0f} s",
+        f"{arm.method} hangs, because no sync finished in {arm.deadline_s:.0f} s",
         evidence,
         (
             Remedy(
                 "you",
-                "Run 03-fewer-gpus and 04-transports first: they find the pair and the transport. By hand:",
+                "First run steps 03-fewer-gpus and 04-transports, which find the pair of GPUs and the "
+                "transport. To repeat the sync by hand:",
                 (arm.shell_line,),
             ),
         ),
@@ -213,7 +220,7 @@ def failed(arm: SyncArm, *_: Any) -> Finding:
         else (
             Remedy(
                 "you",
-                "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
+                "Repeat the sync by hand, and use step 03-fewer-gpus to find a smaller run that fails.",
                 (arm.shell_line,),
             ),
         ),

@@ -131,8 +131,8 @@ def _bounded(spec: dict[str, Any], path: str) -> dict[str, Any]:
         math.prod(shape) for _, shape in spec["head"] + spec["layer"] + spec["tail"]
     ):
         raise ValueError(
-            f"{path}: {count} tensors{' without a byte' if count <= _MOST_TENSORS else ''}: "
-            "not a model that can be moved"
+            f"{path} has {count} tensors{' without a byte' if count <= _MOST_TENSORS else ''}, so it "
+            "is not a model that a sync can move"
         )
     return spec
 
@@ -164,8 +164,8 @@ def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     kind = " with ".join([re.sub("^mistral$", "llama", str(config.get("model_type", ""))), *further])
     if kind not in _LAYOUTS:
         raise ValueError(
-            f"{path}: the tensors of {kind[:60]!r} are not known ({', '.join(_LAYOUTS)}); "
-            "name its safetensors index"
+            f"{path}: the tensors of a {kind[:60]!r} model are not known (known: "
+            f"{', '.join(_LAYOUTS)}). Name its safetensors index instead"
         )
 
     def number(*names: str) -> int:

@@ -23,7 +23,7 @@ def placement_table(plan: Any) -> Table:
                 f"rank {s.rank}",
                 s.role,
                 s.place or "CPU",
-                Cell("shared: NCCL will refuse it", "note")
+                Cell("shared with another rank, so NCCL will refuse the group", "note")
                 if s.rank in shared
                 else Cell("its own" if s.place else "none"),
             ]
@@ -53,9 +53,10 @@ def sweeps_table(runs: SyncRuns) -> Table:
         "",
         ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"],
         [row for arm in runs.run for row in _sweep(arm, runs)],
-        "t = N a + B / b, from the whole tensors and a sixteenth of each; empty if the time hardly "
-        "grew with the size. If b is above the "
-        "link's rate, the cost of each tensor overlaps with the transfer, and the sum does not hold.",
+        "The columns a (time per tensor) and b (bandwidth) fit t = N a + B / b for N tensors and B "
+        "bytes, measured with whole tensors and with a sixteenth of each. Both columns are empty if "
+        "the time hardly grew with the size. If b is above the link's rate, the cost per tensor "
+        "overlaps with the transfer, and the formula does not hold.",
     )
 
 
@@ -81,10 +82,10 @@ def choice_table(here: str = "") -> Table:
     return Table(
         "Which method moves the weights",
         [
-            "what connects them",
+            "what connects trainer and engines",
             "every rank has its own GPU",
             "groups overlap",
-            "silently shared",
+            "GPUs shared without an error",
             "colocated",
         ],
         [
@@ -114,7 +115,7 @@ def own_table(own: OwnSync) -> Table:
             [s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
             for _, s in sorted(slowest.items())[:64]
         ],
-        f"Syncs read of each: {each}.",
+        f"Recorded syncs per process: {each}.",
         Bars("s", {s.who: list(s.phases.items()) for _, s in sorted(slowest.items())}),
     )
 
@@ -124,17 +125,22 @@ def _note(runs: SyncRuns) -> str:
     written = sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m})
     fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
     sentences = [
-        f"Steady: median of {counted(max(1, runs.repeats - 1), 'sync')} after the first, with phases."
+        "The steady sync is the one with the median time of "
+        f"{counted(max(1, runs.repeats - 1), 'sync')} after the first. The phases are those of the "
+        "steady sync."
     ]
     if any(a.method.startswith("nccl") for a in runs.run):
         sentences.append("NCCL's first sync also creates the communicator.")
     if written:
-        sentences.append(f"Disk: {' and '.join(written)}, no fsync in between; every byte is read.")
+        sentences.append(
+            f"The disk methods write to {' and '.join(written)}, without fsync between writing and "
+            "reading, and read every byte."
+        )
     sentences += [f"{a.method}: by {a.by}." for a in runs.run if a.by]
     if fsync:
-        sentences.append(f"fsync after the last sync, not counted: {fsync[-1]:.2f} s.")
+        sentences.append(f"An fsync after the last sync took {fsync[-1]:.2f} s, which is not counted.")
     if runs.on_cpu:
-        sentences.append("Rehearsal on the CPU: these figures do not hold for GPUs.")
+        sentences.append("This was a rehearsal on the CPU, so the figures are not valid for GPUs.")
     return " ".join(sentences)
 
 

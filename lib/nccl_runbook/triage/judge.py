@@ -52,8 +52,8 @@ _STOPS = ENDED | {"peer-crashed", "scheduler-refused", "program-not-started"}
 _WARNINGS: Rows = (  # a result code of NCCL names no reason
     (
         "your launcher",
-        "Run the job again with NCCL's warnings. The first line NCCL WARN names the reason, on the rank that "
-        "fails first:",
+        "Run the job again with NCCL's warnings enabled. On the rank that fails first, the first NCCL "
+        "WARN line names the reason:",
         ("export NCCL_DEBUG=WARN",),
     ),
 )
@@ -138,7 +138,7 @@ def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hy
     remedy = remedies_for(cause_id, status, launcher=logs.launcher, rows=rows)
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = (advice.says or cause.says) + (
-        f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus and advice.says else ""
+        f" NCCL names the GPU by its hexadecimal PCI bus id, {bus}." if bus and advice.says else ""
     )
     return Hypothesis(
         cause=cause_id,
@@ -187,8 +187,8 @@ def _not_done(remedy: Rows, logs: Logs) -> Rows:
         else (
             (
                 "you",
-                "The log already contains the usual setting. Check that the failed ranks have this setting. "
-                "If they do, the setting does not help here.",
+                "The log already shows the setting that usually helps. Check that the failed ranks "
+                "have this setting. If all have it, the setting does not help in this case.",
                 (),
             ),
         )
@@ -235,7 +235,7 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             Finding(
                 "no-log-named",
                 Severity.SKIPPED,
-                "no log was given: --log takes a file or a folder (papermill: -p log PATH)",
+                "no log was given. Name a file or folder with --log (papermill: -p log PATH)",
             )
         ]
     unread = [

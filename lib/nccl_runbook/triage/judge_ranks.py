@@ -127,7 +127,8 @@ def rank_is_silent(logs: Logs) -> list[Indication]:
         return []
     last = [r.last for r in silent if r.last]
     against = (
-        "a killed process and a stopped one both print nothing; only the process state shows which it is",
+        "a killed process and a stopped process both print nothing, and only the process state shows "
+        "which of the two it is",
     )
     busy = [line for line in last if AT_WORK.search(line.text)]
     placed = enumerate(
@@ -142,7 +143,7 @@ def rank_is_silent(logs: Logs) -> list[Indication]:
             + (
                 f"rank {r.last.rank} printed nothing after: {r.last.text[:120]}"
                 if r.last
-                else f"{rank_names([one.rank for one in silent])} printed nothing at all here"
+                else f"{rank_names([one.rank for one in silent])} printed nothing at all in this log"
             )
         )
         for r in silent

@@ -113,10 +113,11 @@ def order_table(logs: Logs) -> Table:
     )
     several = len({line.host for _, line, *_ in timed}) > 1
     note = (
-        f"Clocks against {logs.clocks[0].clock}: {apart}. The order of events closer than that is unknown."
+        f"Clocks compared with {logs.clocks[0].clock}: {apart}. The order of events that are closer "
+        "than these errors is unknown."
         if apart
-        else "The clocks of the hosts cannot be aligned: events of different hosts are ordered by their own "
-        "time stamps."
+        else "The clocks of the hosts cannot be aligned, so events are ordered by the time stamps of "
+        "their own hosts."
         if several
         else ""
     )
@@ -168,7 +169,7 @@ def fits_tables(fits: Sequence[Cause]) -> list[Table]:
         [
             Table(
                 "Other causes of this symptom, without evidence in this log",
-                ["test that separates them", "causes"],
+                ["test that separates these causes", "causes"],
                 rows,
             )
         ]
@@ -181,9 +182,9 @@ def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) 
     """What to run on other ``hosts``; empty without hosts. ``rows``: (line, what it separates, cost)."""
     more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
     note = (
-        f"The log is of {', '.join(hosts[:4])}{more}, and this host is {here}, so no test is run here. "
+        f"The log is from {', '.join(hosts[:4])}{more}, but this machine is {here}, so no test was run. "
         "If you can install nothing on those hosts, run python3 nccl-look.pyz --json look.json there, "
-        "and nccl-runbook run --record look.json here."
+        "and then nccl-runbook run --record look.json on this machine."
     )
     return (
         [
@@ -203,9 +204,9 @@ def unknown_table(logs: Logs) -> Table:
     """Lines that look like errors and match nothing known."""
     return Table(
         "Lines that look like errors, but match no known message",
-        ["times", "first of them", "where"],
+        ["times", "first such line", "where"],
         [[str(t.times), t.first.text[:300], f"{t.first.file} line {t.first.line}"] for t in logs.unknown],
-        "Numbers in them differ.",
+        "Lines that differ only in numbers are counted together.",
     )
 
 
@@ -214,7 +215,7 @@ def files_table(logs: Logs) -> Table:
     missed = {f.name: f.problem or f.left_out for f in logs.files}
     return Table(
         "Files",
-        ["file", "bytes", "lines", "how it went"],
+        ["file", "bytes", "lines", "result"],
         [
             [
                 f.name,

@@ -19,7 +19,7 @@ GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
 # A rank of a healthy world gives a sign of life at least every 1.5 s there; without any a world hangs. Once
 # one hung, less will do.
 STALL_FIRST_S, STALL_S = 12.0, 5.0
-SPENT = "no time was left: raise budget_s"
+SPENT = "no time was left for this test. Raise budget_s"
 
 
 def on_gpus(devices: List[Optional[int]]) -> bool:
@@ -144,7 +144,10 @@ def pairs(
         return Gap("not-run", "fewer than two GPUs pass alone, so there is no pair to test")
     failing = None if isinstance(ladder, Gap) else ladder.first_failing
     if failing and len(gpus) > MATRIX_MOST:
-        return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below tests the pairs that it needs")
+        return Gap(
+            "not-run",
+            f"there are more than {MATRIX_MOST} GPUs, so the search below tests only the pairs that it needs",
+        )
     if failing and failing.failed_twice and len(gpus) == 2 and gpus == sorted(failing.world.request.devices):
         return Pairs(1, [Pair(gpus[0], gpus[1], 0, failing)])  # the only pair is what failed
     return every_pair(
@@ -207,7 +210,7 @@ def search(
         and matrix
         and not any(p.trial.passed for p in matrix)
     ):
-        return Gap("not-run", "every GPU or every pair fails: no single one is at fault")
+        return Gap("not-run", "every GPU or every pair fails, so no single GPU or pair is at fault")
     # a world that failed and passed did so, whatever the same two did as a pair
     known = {
         **{tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]},

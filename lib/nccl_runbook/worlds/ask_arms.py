@@ -20,7 +20,7 @@ GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
 # with a budget from here on, the later arms are run beside a control that passes
 # too: about 4 s each on 4 H200
 DEEP_S = 240.0
-SET_ALREADY = "not tested: your environment already has this setting, so every test runs with it"
+SET_ALREADY = "not tested, because your environment already has this setting in every test"
 INFINIBAND = Path("/sys/class/infiniband")
 STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")  # may steer NCCL or a library below it
 # only select GPUs or packages, or builds, or switch multicast off: an arm switches nothing on
@@ -126,20 +126,23 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     if all(os.environ.get(k) == v for k, v in env.items()):
         return Gap("unsupported", SET_ALREADY)
     if over_ib and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())):
-        return Gap("absent", "no InfiniBand or RoCE device here")
+        return Gap("absent", "no InfiniBand or RoCE device on this machine")
     if name == "interface pinned" and met and not any("NET" in key for key in met):
-        why = "no effect here: the ranks are already connected, and no channel uses the network"
+        why = (
+            "no effect on this machine, because the ranks are already connected and no channel uses "
+            "the network"
+        )
         return Gap("unsupported", why)
     if used and acts_on and connected and not any(key.startswith(tuple(acts_on)) for key in used):
         what = " or ".join(a.split()[-1] for a in acts_on)
-        return Gap("unsupported", f"not tested: no {what} is used here, so it changes nothing")
+        return Gap("unsupported", f"not tested, because NCCL does not use {what} on this machine")
     return None
 
 
 def check_only(name: str) -> None:
     """ValueError if ``name`` is neither empty nor one of the tests that may run alone beside the control."""
     if name and name not in TESTS:
-        raise ValueError(f"only: there is no test {name!r}; these are: {', '.join(TESTS)}")
+        raise ValueError(f"only: there is no test {name!r}. The tests are {', '.join(TESTS)}")
 
 
 def collect(
@@ -157,7 +160,7 @@ def collect(
     session, alone = _Session(engine, devices, budget_s), len(devices) < 2
     control, named = session.control(), {} if alone else ARMS if session.gpu else CPU_ARMS
     if alone and control.passed:
-        return Gap("unsupported", "one GPU: a transport needs two ranks")
+        return Gap("unsupported", "there is one GPU, but a transport test needs two ranks")
     left_out = {
         name: _cannot_act(name, control)
         if only in ("", name)
@@ -199,11 +202,15 @@ def _why_not_later(
         wider, "reason", ""
     ) != "not-run"
     if passed and not session.deep:
-        return Gap("not-run", f"runs only if the unchanged test fails, or with budget_s from {DEEP_S:g} on")
+        return Gap(
+            "not-run",
+            "runs only if the test with the unchanged environment fails, or if budget_s is at least "
+            f"{DEEP_S:g}",
+        )
     if not passed and clean_passes(arms):
-        return Gap("not-run", "a variable of your environment makes the difference")
+        return Gap("not-run", "not needed, because a variable of your environment makes the difference")
     if not passed and before and not fits:
-        return Gap("not-run", f"only where {before}")
+        return Gap("not-run", f"runs only if the test {before}")
     return None
 
 
@@ -229,7 +236,7 @@ def _environment(session: _Session, arms: Arms, halve: Callable[..., Any]) -> Ar
     hangs on."""
     variables, control = steering(os.environ), arms.control
     if not variables or (control.passed and not any(k.startswith(("NCCL_", "GLOO_")) for k in variables)):
-        return dataclasses.replace(arms, clean=Gap("not-run", "no variable here affects NCCL"))
+        return dataclasses.replace(arms, clean=Gap("not-run", "no variable of your environment affects NCCL"))
 
     def without(names: Iterable[str], name: str) -> Union[World, Gap]:
         try:
@@ -237,7 +244,9 @@ def _environment(session: _Session, arms: Arms, halve: Callable[..., Any]) -> Ar
                 name
             ) or Gap("not-run", SPENT)
         except EngineError as error:
-            return Gap("failed", f"the interpreter does not start without them: {error}")
+            return Gap(
+                "failed", f"the interpreter does not start without the variables of your environment: {error}"
+            )
 
     clean = without(variables, "clean")
     # the driver may be found through it only

@@ -15,9 +15,8 @@ from nccl_runbook.worlds.judge_culprits import A_PART, culprits, gpus, look_at
 
 SHARED = Remedy(
     "you",
-    "Check what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, "
-    "its fabric manager, ACS and "
-    "IOMMU. 04 switches off each transport:",
+    "Check what all GPUs share: the size of /dev/shm, NCCL's variables, the driver, its fabric "
+    "manager, ACS and IOMMU. Step 04-transports tests without each transport:",
     ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"),
 )
 
@@ -54,9 +53,9 @@ def _rehearsal(ladder: Ladder) -> list[Finding]:
     return [
         _unknown(
             "rehearsed",
-            f"no GPU was used: rehearsal on Gloo with {_sizes(ladder)}, all correct",
-            "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, "
-            "every element checked",
+            f"no GPU was used. A rehearsal on Gloo with {_sizes(ladder)} gave correct results",
+            "barrier, all_reduce, broadcast, all_gather and send/recv ran over Gloo on the CPU, and "
+            "every element was checked",
         )
     ]
 
@@ -72,7 +71,9 @@ def _ladder(ladder: Ladder) -> list[Finding]:
     return (
         [
             _unknown(
-                "ladder-not-finished", f"the budget ended before {untried} ranks", f"passed: {_sizes(ladder)}"
+                "ladder-not-finished",
+                f"the time budget ended before the test with {untried} ranks",
+                f"passed: {_sizes(ladder)}",
             )
         ]
         if untried
@@ -91,8 +92,8 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
     ]
     unfinished = _unknown(
         "pairs-not-finished",
-        f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs",
-        "raise budget_s to test all",
+        f"the time budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs of GPUs",
+        "raise budget_s to test all pairs",
     )
     return findings + ([unfinished] if len(pairs.pairs) < pairs.wanted else [])
 
@@ -118,13 +119,18 @@ def _words(diagnosed: Diagnosis) -> tuple[str, str, str]:
     """(rule, title, cause) of what was found, each "" for none."""
     most, bad = diagnosed.works_up_to, culprits(diagnosed)
     if diagnosed.kind == "count":
-        any_of = f"any {most} GPUs pass, and any {most + 1} fail: the count matters, not which GPU"
+        any_of = (
+            f"any {most} GPUs pass, and any {most + 1} GPUs fail, so the number of GPUs matters, not "
+            "which GPUs"
+        )
         return "count-at-fault", any_of, ""
     if diagnosed.kind == "split":
         return "split-at-fault", bad, "p2p-broken-acs-iommu"
     if bad and diagnosed.gpus and not diagnosed.pairs:
-        return "located", f"{bad}; the others pass together", A_PART
-    return ("located", f"{bad}; each passes with the others", A_PART) if bad else ("", "", "")
+        return "located", f"{bad}; the other GPUs pass together", A_PART
+    return (
+        ("located", f"{bad}; each of these GPUs passes with the other GPUs", A_PART) if bad else ("", "", "")
+    )
 
 
 def _search(search: Search | Gap) -> list[Finding]:
@@ -137,20 +143,19 @@ def _search(search: Search | Gap) -> list[Finding]:
         [len(group) for r in search.rounds for group in r.groups],
     )
     twice = (
-        "; the named part failed at least twice, in fresh processes"
-        if diagnosed.kind != "intermittent"
-        else ""
+        "; the named GPUs failed at least twice, in new processes" if diagnosed.kind != "intermittent" else ""
     )
     runs = Evidence(
-        f"{len(sizes)} runs of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}",
+        f"{len(sizes)} runs in {len(search.rounds)} rounds (the search needs at most "
+        f"{most_runs(len(search.gpus))} runs){twice}",
         "table below",
     )
     if diagnosed.kind == "intermittent":
         return [_rate(diagnosed, runs, example)]
     if diagnosed.works_up_to == 1 and isinstance(example, World):
         every = _every_pair(
-            f"every GPU passes alone, and every pair fails ({sizes.count(2)} tried): suspect something "
-            "they share; a pair",
+            f"every GPU passes alone, and every tested pair fails ({sizes.count(2)} pairs), so suspect "
+            "something that the GPUs share; a pair",
             example,
             example,
         )  # the other pairs are the recurrence
@@ -162,8 +167,8 @@ def _search(search: Search | Gap) -> list[Finding]:
             Finding(
                 "search-not-finished",
                 Severity.UNKNOWN,
-                f"the faulty GPU or link was not found: {why}; the smallest group that "
-                f"failed: {gpus(diagnosed.within)}",
+                f"the faulty GPU or link was not found, because {why}; the smallest group that failed "
+                f"is {gpus(diagnosed.within)}",
                 (runs,),
             )
         ]
@@ -195,28 +200,31 @@ def _rate(diagnosed: Diagnosis, runs: Evidence, example: World | Gap) -> Finding
     low, high = wilson(diagnosed.failed, diagnosed.repeated)
     again = Remedy(
         "you",
-        "Before you change anything, repeat the test often enough to see an effect:",
+        "Before you change anything, repeat the test often enough that you would see the effect of a change:",
         () if isinstance(example, Gap) else (example.shell_line,),
     )
     return Finding(
         "intermittent",
         Severity.WARN,
-        f"intermittent: {gpus(diagnosed.within)} failed {diagnosed.failed} of "
-        f"{diagnosed.repeated} times ({low:.0%} to {high:.0%} at 95 %)",
+        f"intermittent: {gpus(diagnosed.within)} failed {diagnosed.failed} of {diagnosed.repeated} "
+        f"times ({low:.0%} to {high:.0%} at 95 % confidence)",
         (runs,),
         (again,),
     )
 
 
 def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
-    lines = ["barrier, all_reduce, broadcast, all_gather and send/recv up to 256 MiB, every element checked"]
+    lines = [
+        "barrier, all_reduce, broadcast, all_gather and send/recv ran with up to 256 MiB, and every "
+        "element was checked"
+    ]
     tried, worst = ([], None) if isinstance(pairs, Gap) else (pairs.pairs, pairs.worst())
     if worst and (bandwidth := worst.trial.world.busbw_gb_per_s("send_recv")):
         lines.append(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s")
     return Finding(
         "fewer-gpus-pass",
         Severity.OK,
-        f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' if len(tried) > 1 else ''}: all right",
+        f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' if len(tried) > 1 else ''}: all passed",
         tuple(Evidence(text, "table below") for text in lines),
     )
 

@@ -16,9 +16,9 @@ FAILING = ("hung", "failed", "wrong values")
 # passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it
 # comes and goes
 UNSURE = {
-    "no proof": "NCCL's log does not show an effect",
-    "passed 1 of 2": "it failed once",
-    "passed 1 of 1": "it was not repeated",
+    "no proof": "NCCL's log shows no effect of the setting",
+    "passed 1 of 2": "another run with it failed",
+    "passed 1 of 1": "the run was not repeated",
 }
 
 
@@ -55,17 +55,17 @@ def decide(outcomes: Outcomes) -> Decision:
     without it fails again."""
     unsteady = _unsteady(outcomes)
     if outcomes.control == "pass" and not unsteady:
-        return Decision("healthy", "the unchanged environment passes")
+        return Decision("healthy", "the test passes in your unchanged environment")
     if outcomes.control == "lost":
         return Decision("inconclusive", "the runbook's own process was killed while the ranks ran")
     if outcomes.settled and not unsteady:
         return Decision(
-            "variable", "it passes without these variables", "clean", "env-conflict", "established"
+            "variable", "the test passes without these variables", "clean", "env-conflict", "established"
         )
     if outcomes.message and outcomes.control in FAILING:
         return Decision(
             "explained",
-            "the messages of the ranks, or how they ended, show the cause",
+            "the messages or the exit of the ranks show the cause",
             "" if unsteady else next(iter(cures(outcomes)), ""),
         )
     if unsteady:
@@ -73,7 +73,7 @@ def decide(outcomes: Outcomes) -> Decision:
     if outcomes.clean == "pass":
         return Decision(
             "variable",
-            "it passes without the variables of your environment",
+            "the test passes without the variables of your environment",
             "clean",
             "env-conflict",
             "likely",
@@ -94,15 +94,21 @@ def _unsteady(outcomes: Outcomes) -> str:
         *(["the control again"] if outcomes.after == "pass" else []),
     ]
     if outcomes.control == "once of twice":
-        return "intermittent: the control failed and then passed"
+        return "intermittent: the test in your unchanged environment failed and then passed"
     if outcomes.control == "once of once":
-        return "the control failed and was not repeated"
+        return "the test in your unchanged environment failed and was not repeated"
     if passes and outcomes.after == "fail":
-        return "the unchanged test passed before the variants and failed after them: seen 1 of 2"
+        return (
+            "the test in your unchanged environment passed before the variants, and failed after them "
+            "(1 failure in 2 runs)"
+        )
     if passes and apart:
-        return f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times"
+        return (
+            f"the test in your unchanged environment passed, but {' and '.join(once)}, which have no "
+            "transport in common, each failed in 1 of 2 runs"
+        )
     if same and not passes:
-        return f"intermittent, so no switch decides; these passed: {', '.join(same)}"
+        return f"intermittent, so no setting proves a cause; these tests passed: {', '.join(same)}"
     return ""
 
 
@@ -127,7 +133,9 @@ def _by_arms(outcomes: Outcomes) -> Decision:
     proven, unproven = cures(outcomes), [name for name, word in outcomes.arms.items() if word in UNSURE]
     arm, passed = next(iter(proven), ""), [*proven, *unproven]
     if arm and not suspects(outcomes) and any(POINTS_TO[name][0] != "sockets" for name in passed):
-        return Decision("inconclusive", f"the results fit no single fault; these passed: {', '.join(passed)}")
+        return Decision(
+            "inconclusive", f"the results fit no single fault; these tests passed: {', '.join(passed)}"
+        )
     if arm:
         kind, cause = POINTS_TO[arm]
         narrower = any(REMOVES[name] < REMOVES[arm] for name in unproven)  # it passed: it may be that
@@ -136,12 +144,15 @@ def _by_arms(outcomes: Outcomes) -> Decision:
             if outcomes.connected and not narrower and kind not in ("algorithm", "protocol")
             else "possible"
         )
-        why = f"{'no single transport: ' if kind == 'sockets' else ''}it passes with {arm} and fails without"
+        why = (
+            f"{'no single transport: ' if kind == 'sockets' else ''}the test passes with {arm} and "
+            "fails without this setting"
+        )
         return Decision(kind, why, arm, cause, cause and status)
     if unproven:
         return Decision(
             "inconclusive",
-            "; ".join(f"{name} passed, and {UNSURE[outcomes.arms[name]]}" for name in unproven),
+            "; ".join(f"{name} passed, but {UNSURE[outcomes.arms[name]]}" for name in unproven),
         )
     # what P2P and SHM off leaves in use
     untried = {"not run", "lost"} & {
@@ -151,6 +162,6 @@ def _by_arms(outcomes: Outcomes) -> Decision:
     if outcomes.arms.get("P2P and SHM off") in FAILING and not untried:
         return Decision(
             "not-the-transport",
-            "it also fails over sockets alone and without the variables of your environment",
+            "the test also fails over sockets alone, and without the variables of your environment",
         )
     return Decision("inconclusive", "too few tests were run")

@@ -95,7 +95,7 @@ def _price(arm: Arm, control: Trial) -> str:
     before, after = (
         t.world.busbw_gb_per_s("all_reduce") if isinstance(t, Trial) else None for t in (control, arm.trial)
     )
-    slower = f", {before / after:.1f} times slower than the control" if before and after else ""
+    slower = f", {before / after:.1f} times slower than with your settings" if before and after else ""
     return f"{arm.name}: {after:.1f} GB/s{slower}" if after else f"{arm.name}: passed"
 
 
@@ -107,14 +107,14 @@ def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     """How the variables were found."""
     n, it = len(guilty.variables), "it" if len(guilty.variables) == 1 else "them"
     how = (
-        f"undecided after {guilty.asked} tests: {guilty.why_not}"
+        f"undecided after {guilty.asked} tests ({guilty.why_not})"
         if guilty.why_not
-        else f"the test fails with {it} alone and passes without {it}, with the other {guilty.among - n}"
+        else f"the test fails with {it} alone, and passes with only the other {guilty.among - n} variables"
     )
     return (
         Evidence(
             f"{_names(guilty)}: {n} of {guilty.among} variables, {how}",
-            "halving, each test in fresh processes",
+            "tests with half of the variables, each in new processes",
         ),
     )
 
@@ -136,7 +136,9 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
         *(
             []
             if arms.arms
-            else [Evidence("transports were not compared: that needs two ranks", "table below")]
+            else [
+                Evidence("transports were not compared, because a comparison needs two ranks", "table below")
+            ]
         ),
         *(
             [NOT_SEEN]
@@ -177,7 +179,7 @@ def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
     here = ", on this host only:" if arm.env.get("NCCL_SOCKET_IFNAME") == "lo" else ":"
     return Remedy(
         "you",
-        f"Workaround until it is fixed{here} run with {arm.name} ({_price(arm, arms.control)}):",
+        f"Workaround until the cause is fixed{here} run with {arm.name} ({_price(arm, arms.control)}):",
         tuple(f"export {k}={v}" for k, v in arm.env.items()),
     )
 
@@ -202,9 +204,9 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     by_message = [fault.cause] if fault.status == "established" else []
     cause_id = [*by_message, *named, decision.cause][0] if settled else decision.cause
     left = (
-        f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}"
+        f"{guilty.why_not}, with {len(names)} possible variables: {', '.join(names)}"
         if "budget" in guilty.why_not
-        else f"which of {len(names)}: {guilty.why_not}"
+        else f"which of {len(names)} variables is at fault is not known: {guilty.why_not}"
     )
     world, it = arms.control.world, "it" if len(names) == 1 else "them"
     effect = _DID.get(world.ended, world.ended)
@@ -217,7 +219,10 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     unset = _unset(
         f"Remove {' and '.join(names)}, or set a value that works:"
         if settled
-        else "Which of these is needed is not proven. Without all of them it passes:",
+        else (
+            "The tests do not prove which of these variables is at fault. Without all these "
+            "variables, the test passes:"
+        ),
         names,
     )
     return Finding(

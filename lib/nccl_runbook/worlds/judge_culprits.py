@@ -23,7 +23,10 @@ def culprits(diagnosed: Diagnosis) -> str:
     """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", or the sides of a split;
     empty if nothing is located."""
     if diagnosed.sides:
-        return f"{' and '.join(map(gpus, diagnosed.sides))} each work, but no pair across them does"
+        return (
+            f"{' and '.join(map(gpus, diagnosed.sides))} each work as a group, but no pair of GPUs "
+            "across the two groups works"
+        )
     bad = [
         *([f"{gpus(diagnosed.gpus)} with every partner"] if diagnosed.gpus else []),
         *(f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs),
@@ -46,8 +49,8 @@ def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
     named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in buses.items())
     return Remedy(
         "the administrator",
-        "Others pass, so suspect a part rather than a setting of the host. Please check NVLink, slot and "
-        f"Xids of {named}.",
+        "Other GPUs pass, so suspect a hardware part rather than a setting of the host. Please check "
+        f"NVLink, slot and Xids of {named}.",
         ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"),
     )
 
@@ -79,16 +82,18 @@ def with_pairs(fault: Finding, pairs: Pairs | Gap) -> Finding:
     )
     # another pair may say otherwise
     sure = not untried and not any({p.first, p.second} & {*diagnosed.gpus} for p in passed)
-    where = sure and culprits(diagnosed) or f"{len(failed)} of the tested pairs of GPUs fail alone"
+    where = (
+        sure and culprits(diagnosed) or f"{len(failed)} of the tested pairs of GPUs fail without other GPUs"
+    )
     title = ""
     if passed and failed and steady:
         over = f" over {' and '.join(via)}" if via else ""
         title = f"; {where} ({len(passed)} other pairs pass{over})"
     elif failed and steady:
-        title = "; any two tested GPUs are enough"
+        title = "; any two of the tested GPUs are enough to fail"
     elif not failed and not untried:
-        title = f"; no two GPUs alone show the failure: it needs more GPUs ({len(passed)} pairs pass)"
-    at_times = ", but not every time: intermittent" if not steady else ""
+        title = f"; the failure needs more than two GPUs ({len(passed)} pairs pass)"
+    at_times = ", but not in every run (intermittent)" if not steady else ""
     words = [
         *(f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{at_times}" for p in failed),
         *([f"{untried} of {pairs.wanted} pairs were not tested"] if untried else []),
@@ -120,8 +125,8 @@ def _part_at_fault(finding: Finding, diagnosed: Diagnosis, failed: list[World], 
     pairs = [tuple(d for d in world.request.devices if d is not None) for world in failed]
     around = Remedy(
         "you",
-        f"Workaround until it is fixed: run without {gpus(_without(pairs))}: "
-        "every other pair that was tried passes.",
+        f"Workaround until the hardware is repaired: run without {gpus(_without(pairs))}, because "
+        "every other tested pair passes.",
     )
     if finding.cause is not None and (finding.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):
         return dataclasses.replace(finding, remedy=(*finding.remedy, around))

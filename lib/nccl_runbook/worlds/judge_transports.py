@@ -69,8 +69,12 @@ def _rehearsal(arms: Arms) -> list[Finding]:
         Finding(
             "rehearsed",
             Severity.UNKNOWN,
-            "no GPU was used, so NCCL's transports were not tested; the same ranks passed over Gloo",
-            (Evidence("control and interface pinned to lo", "table below"),),
+            "no GPU was used, so NCCL's transports were not tested. The same ranks passed over Gloo",
+            (
+                Evidence(
+                    "tests with your unchanged environment, and with the interface set to lo", "table below"
+                ),
+            ),
         )
     ]
 
@@ -82,7 +86,8 @@ def _fallback(arm: Arm, trial: Trial) -> Finding:
     return Finding(
         "fallback-fails",
         Severity.NOTE,
-        f"{fault.title} (your job does not use this: the control passed)",
+        f"{fault.title} (your job does not use this setting, and the test in your unchanged "
+        "environment passed)",
         fault.evidence,
     )
 
@@ -103,10 +108,10 @@ def _environment_costs(arms: Arms) -> list[Finding]:
         Finding(
             "environment-costs-bandwidth",
             Severity.WARN,
-            f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, "
-            f"and {fast:.1f} without {_names(arms.guilty)}",
+            f"your environment costs bandwidth: all_reduce reaches {slow:.1f} GB/s, but {fast:.1f} "
+            f"GB/s without {_names(arms.guilty)}",
             _proof(arms.guilty),
-            (_unset("Remove it, unless somebody knows why it is set:", arms.guilty.variables),),
+            (_unset("Remove these variables, unless you know why they are set:", arms.guilty.variables),),
             cause="env-conflict",
             status="likely" if arms.guilty.why_not else "established",
         )
@@ -121,7 +126,8 @@ def switched_off_already(arms: Arms) -> list[Finding]:
     if not off or isinstance(arms.guilty, Guilty):
         return []
     again = _unset(
-        "If nobody knows why it is set, remove it, run this step again, and compare the bandwidth:",
+        "If you do not know why these variables are set, remove them, run this step again, and "
+        "compare the bandwidth:",
         (t.partition("=")[0] for t in off),
     )
     return [
@@ -139,12 +145,12 @@ def _loss(arms: Arms) -> Finding:
     bandwidth, via = arms.control.world.busbw_gb_per_s("all_reduce"), arms.control.world.transports
     evidence = (
         *(
-            [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")]
+            [Evidence(f"your unchanged environment uses {', '.join(sorted(via))}", "NCCL's log")]
             if not isinstance(via, Gap) and via
             else ()
         ),
         *(
-            Evidence(f"price of {_price(a, arms.control)}", "table below")
+            Evidence(f"cost of {_price(a, arms.control)}", "table below")
             for a in arms.arms
             if a.acts_on and outcome(a, arms.control) == "pass"
         ),
@@ -153,7 +159,7 @@ def _loss(arms: Arms) -> Finding:
     return Finding(
         "transports-pass",
         Severity.OK,
-        f"your environment passes unchanged{at}: no transport has to be switched off",
+        f"the test passes in your unchanged environment{at}, so no transport has to be switched off",
         evidence,
     )
 

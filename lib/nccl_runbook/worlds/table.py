@@ -14,7 +14,7 @@ def _outcome(trial: Trial) -> Cell:
     if trial.passed:
         return Cell("passed", "ok")
     if trial.again is not None and trial.again.passed:
-        return Cell(f"{ended}, seen 1 of 2", "warn")
+        return Cell(f"{ended}, in 1 of 2 runs", "warn")
     return Cell(ended, "unknown" if ended == "lost" else "broken")
 
 
@@ -49,7 +49,7 @@ def singles_table(singles: Singles) -> Table:
         "",
         ["GPU", *COLUMNS[:2]],
         [_row(g, t)[:3] for g, t in singles.trials.items()],
-        "All ran at the same time.",
+        "All GPUs ran at the same time.",
     )
 
 
@@ -67,8 +67,9 @@ def pairs_table(pairs: Pairs) -> Table:
             [f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)]
             for a in gpus
         ],
-        "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: "
-        "share of the best pair.",
+        "Pairs without a common GPU ran at the same time. Timed pairs show send/recv bandwidth in "
+        "GB/s and the latency of 4 B in microseconds. The shade shows the share of the best pair's "
+        "bandwidth.",
         drawn="grid",
     )
 
@@ -82,7 +83,7 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
     return Cell(f"{value:.1f}, {_figure(trial.world.latency_us('send_recv'))} us", heat=value / best)
 
 
-@titled("Which GPU, link, split or count")
+@titled("Which GPUs fail together")
 def search_table(search: Search) -> Table:
     """Every round of the search for the GPU or link."""
     return Table(
@@ -95,7 +96,8 @@ def search_table(search: Search) -> Table:
             ),
             *([["", Cell(search.why, "unknown"), ""]] if search.why else []),
         ],
-        "The groups of a round ran at the same time. The named part failed in more than one.",
+        "The groups of one round ran at the same time. The GPUs named as faulty failed in more than "
+        "one round.",
     )
 
 
@@ -132,13 +134,13 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
         "test",
         "4 B, us",
         *map(size_words, sizes),
-        "at its largest, of the link's limit",
+        "share of the link's limit at the largest size",
         "instead of larger sizes",
     ]
     known = (
         "No limit is known."
         if isinstance(links, Gap)
-        else "Limit: what the active NVLinks or the PCIe slot carry each way."
+        else "The limit is what the active NVLinks or the PCIe slot carry in each direction."
     )
     return Table(
         "",
@@ -193,9 +195,8 @@ def arms_table(arms: Arms) -> Table:
         f" ({arms.backend})",
         ["test", "outcome", "setting", "used (NCCL's log)", *(f"{op} GB/s" for op in TIMED_OPS)],
         rows,
-        "control: your environment, unchanged. no effect: NCCL's log shows the same transports as "
-        "without the setting. "
-        f"{BANDWIDTH_NOTE}",
+        "The row control is your unchanged environment. The outcome no effect means that NCCL's log "
+        f"shows the same transports as without the setting. {BANDWIDTH_NOTE}",
     )
 
 

@@ -75,7 +75,7 @@ def collect(
 def _over(until: Until, runs: list[Run], at_s: float) -> str:
     """Why the soak is over, or empty."""
     if at_s >= until.seconds:
-        return f"{until.seconds:.0f} s are over"
+        return f"its {until.seconds:.0f} s are over"
     if len(runs) >= until.runs:
         return f"{counted(until.runs, 'run')} ended"
     failed = sum(not run.passed for run in runs)

@@ -15,8 +15,16 @@ SURE = 0.05  # of a difference as large by chance
 def judge(soak: Soak) -> list[Finding]:
     """The failures of A or their absence, the comparison with B, and counters that moved."""
     if not soak.runs:
-        remedy = Remedy("you", "Give it more time with --for.")
-        return [Finding("soak-no-run", Severity.UNKNOWN, f"no run ended: {soak.ended}", (), (remedy,))]
+        remedy = Remedy("you", "Give the soak more time with --for.")
+        return [
+            Finding(
+                "soak-no-run",
+                Severity.UNKNOWN,
+                f"no run finished before the soak ended: {soak.ended}",
+                (),
+                (remedy,),
+            )
+        ]
     findings = [_failed(soak)] if soak.failed("A") else [_passed(soak)]
     if len(soak.arms) == 2:
         findings.append(_compared(soak))
@@ -43,10 +51,10 @@ def _time(seconds: float) -> str:
 
 def _passed(soak: Soak) -> Finding:
     ran_s = sum(run.wall_s for run in soak.of("A"))
-    bound = f"95% upper bound: {float(f'{3 * 3600 / max(ran_s, 0.001):.2g}'):,g} failures an hour"
+    bound = f"95% upper bound: {float(f'{3 * 3600 / max(ran_s, 0.001):.2g}'):,g} failures per hour"
     evidence = (
-        Evidence(f"ended because {soak.ended}", soak.what),
-        Evidence(bound, "rule of three: 3 / time without a failure"),
+        Evidence(f"the soak ended because {soak.ended}", soak.what),
+        Evidence(bound, "rule of three (3 divided by the time without a failure)"),
     )
     text = f"{_counts(soak)}, in {_time(soak.wall_s)}"
     if soak.on_gpus:
@@ -59,15 +67,15 @@ def _passed(soak: Soak) -> Finding:
 def _failed(soak: Soak) -> Finding:
     first = soak.failed("A")[0]
     number = [*soak.runs].index(first) + 1
-    text = f"{_counts(soak)}; the first was run {number}: {first.ended}"
+    text = f"{_counts(soak)}; the first failed run was run {number} ({first.ended})"
     evidence = (
         *([Evidence(rate(soak, "A"), soak.what)] if len(soak.arms) == 1 else []),
         *(Evidence(line, f"run {number}, last lines") for line in [*first.last_lines][-4:]),
-        Evidence(f"ended because {soak.ended}", soak.what),
+        Evidence(f"the soak ended because {soak.ended}", soak.what),
     )
     remedy = [Remedy("you", "Find the cause in what the failed runs printed:", (soak.diagnose,))]
     if fewer(soak) == "B":
-        why = "Workaround: with these settings it fails less often:"
+        why = "As a workaround, use these settings, with which the job fails less often:"
         remedy = [Remedy("your launcher", why, tuple(map(_set, soak.differences))), *remedy]
     return Finding("soak-failed", Severity.BROKEN, text, evidence, tuple(remedy))
 
@@ -98,13 +106,13 @@ def _chance(soak: Soak) -> float:
 
 
 def _compared(soak: Soak) -> Finding:
-    chance = f"a difference this large by chance: {_chance(soak):.3g} (Fisher's exact test)"
+    chance = f"probability of a difference this large by chance: {_chance(soak):.3g} (Fisher's exact test)"
     evidence = (
-        *(Evidence(f"{arm}: {rate(soak, arm)}", "runs in turn") for arm in ("A", "B")),
+        *(Evidence(f"{arm}: {rate(soak, arm)}", "alternating runs") for arm in ("A", "B")),
         Evidence(chance, "both counts"),
     )
     if not fewer(soak):
-        text = "the counts do not show which of A and B fails less often: run longer"
+        text = "the counts do not show which of A and B fails less often. Run the soak longer"
         return Finding("soak-same-rate", Severity.NOTE, text, evidence)
     return Finding("soak-rates-differ", Severity.NOTE, f"{fewer(soak)} fails less often", evidence)
 
@@ -133,7 +141,9 @@ def _moved(soak: Soak) -> list[Finding]:
             worse = was is not None and now is not None and (now > was if name in COUNTERS[:2] else now < was)
             if worse:
                 text = f"GPU {gpu}: {name} went from {was} to {now} during the soak"
-                remedy = Remedy("the administrator", "Test this GPU and its links before it is used again.")
+                remedy = Remedy(
+                    "the administrator", "Test this GPU and its links before you use the GPU again."
+                )
                 findings.append(
                     Finding("gpu-counter-moved", Severity.WARN, text, (Evidence(text, "NVML"),), (remedy,))
                 )

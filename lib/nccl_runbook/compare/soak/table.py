@@ -32,8 +32,8 @@ def _figures(soak: Soak) -> Table:
         "Figures of the runs that passed",
         [figure, "arm", "runs", "median", "95th percentile", "largest", "first quarter", "last quarter"],
         rows,
-        "One figure a run: the median of its values. If the last quarter of the runs is slower than the "
-        "first, the job drifts.",
+        "Each run has one figure, the median of its values. If the last quarter of the runs is slower "
+        "than the first quarter, the job becomes slower over time.",
     )
 
 

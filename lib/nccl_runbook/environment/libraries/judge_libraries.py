@@ -48,12 +48,12 @@ def wheel_disagrees(lib: Library) -> Finding | None:
             "wheel-disagrees",
             Severity.WARN,
             f"{lib.path} is {_named(lib)}{''.join(kept)}, while {', '.join(wrong)} is installed at the "
-            "same path: pip cannot show which one runs",
+            "same path, so pip cannot show which version runs",
             tuple(
                 Evidence(f"{w}: recorded hash {s}", f"environment.host.libraries.{lib.path}")
                 for w, s in lib.wheels.items()
             ),
-            (Remedy("you", "Keep one wheel, and reinstall it:", _REINSTALL),),
+            (Remedy("you", "Keep only one of the wheels, and reinstall it:", _REINSTALL),),
             cause="nccl-library-conflict",
             status="likely",
         )
@@ -79,13 +79,14 @@ def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
     return Finding(
         "two-libraries",
         Severity.WARN if differ else Severity.NOTE,
-        f"{role.name}: {len(paths)} copies of libnccl in one process: {words}"
-        + ("; LD_PRELOAD has the first one called" if paths[0] in role.preloaded else ""),
+        f"{role.name}: {len(paths)} copies of libnccl are loaded in one process: {words}"
+        + ("; because of LD_PRELOAD, the first copy is called" if paths[0] in role.preloaded else ""),
         _mapped(*paths),
         (
             Remedy(
                 "your launcher",
-                "Load only one: remove LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH or the second wheel.",
+                "Load only one copy of libnccl. Remove LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH "
+                "or the second wheel.",
                 ("unset LD_PRELOAD VLLM_NCCL_SO_PATH",),
             ),
         ),
@@ -109,7 +110,8 @@ def cuda_differs(role: Role, lib: Library) -> Finding | None:
     return Finding(
         "cuda-differs",
         Severity.WARN,
-        f"{role.name}: {_named(lib)} is built for CUDA {lib.cuda}, torch for {role.torch_cuda}",
+        f"{role.name}: {_named(lib)} is built for CUDA {lib.cuda}, but torch is built for CUDA "
+        f"{role.torch_cuda}",
         _mapped(lib.path),
         (Remedy("you", "Install the NCCL built for torch's CUDA version:", _REINSTALL),),
         cause="nccl-version-mismatch",
@@ -128,16 +130,19 @@ def preload(role: Role) -> Finding | None:
         *_mapped(*nccl_paths(role)),
     )
     if first in role.preloaded:
-        return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is in effect: {first}", evidence)
+        return Finding(
+            "preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is in effect and loads {first}", evidence
+        )
     return Finding(
         "preload",
         Severity.WARN,
-        f"{role.name}: LD_PRELOAD names {named[0]}, but {first} is mapped",
+        f"{role.name}: LD_PRELOAD names {named[0]}, but the process has loaded {first}",
         evidence,
         (
             Remedy(
                 "your launcher",
-                "The loader ignores a path that does not exist. Give this process the full path:",
+                "The loader ignores a path that does not exist. Set LD_PRELOAD to the full path of a "
+                "file that this process can open:",
                 (f"ls -l {named[0]}",),
             ),
         ),
@@ -156,7 +161,7 @@ def roles_differ(env: Environment) -> Finding | None:
     )
     if paths < 2 and contents < 2:
         return None
-    same = "same version number, but different files" if contents > 1 else "a copy with the same contents"
+    same = "the same version number, but different files" if contents > 1 else "a copy with the same contents"
     return Finding(
         "roles-libraries-differ",
         Severity.WARN if contents > 1 else Severity.NOTE,
@@ -183,12 +188,13 @@ def replaced(role: Role) -> Finding | None:
         Finding(
             "library-replaced",
             Severity.WARN,
-            f"{role.name}: the mapped libnccl was replaced on disk while the process ran",
+            f"{role.name}: the loaded libnccl was replaced on disk while the process ran",
             _mapped(*gone),
             (
                 Remedy(
                     "your launcher",
-                    "Restart the job: a new process would load another file.",
+                    "Restart the job, because a new process would load another libnccl than the "
+                    "running processes.",
                     (f"ls -l {gone[0].split()[0]}",),
                 ),
             ),
@@ -209,7 +215,7 @@ def library_named(role: Role, libraries: dict[str, Library]) -> Finding | None:
             Finding(
                 "library-named",
                 Severity.UNKNOWN,
-                f"{role.name}: no libnccl is mapped, so the NCCL version is not known",
+                f"{role.name}: no libnccl is loaded, so the NCCL version is not known",
                 _mapped(f"torch {role.torch} without NCCL"),
             )
             if torch_alone
@@ -220,7 +226,7 @@ def library_named(role: Role, libraries: dict[str, Library]) -> Finding | None:
     return Finding(
         "library-named",
         Severity.OK,
-        f"{role.name}: libnccl {says} is mapped from {paths[0]}",
+        f"{role.name}: libnccl {says} is loaded from {paths[0]}",
         _mapped(f"sha256 {lib.sha256}" if lib else paths[0]),
     )
 

@@ -93,7 +93,7 @@ def framework_version_incompatible(role: Role) -> Iterator[Finding]:
             yield _incompatible(
                 role,
                 Severity.NOTE if chosen else severity,
-                f"{package} {how} {asked}, and {other} {there[other]} is installed",
+                f"{package} {how} {asked}, but {other} {there[other]} is installed",
                 package,
                 other,
             )
@@ -124,7 +124,9 @@ def _incompatible(role: Role, severity: Severity, says: str, package: str, other
         (Evidence(says, "environment.roles.requires"),),
         (
             Remedy(
-                "you", f"Install it with the {other} that it was built for, in a separate environment:", lines
+                "you",
+                f"In a separate environment, install the package with the {other} for which it was built:",
+                lines,
             ),
         ),
         *cause,

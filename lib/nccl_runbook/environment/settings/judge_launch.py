@@ -17,7 +17,7 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
         yield Finding(
             "more-ranks-than-gpus",
             Severity.BROKEN,
-            f"{role.name} starts {ranks} ranks on a node, where {counted(gpus, 'GPU')} "
+            f"{role.name} starts {ranks} ranks on a node, but only {counted(gpus, 'GPU')} "
             f"{'is' if gpus == 1 else 'are'} available",
             (
                 Evidence(
@@ -30,9 +30,9 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
             (
                 Remedy(
                     "your launcher",
-                    f"Start {gpus} on a node (--nproc-per-node of torchrun, --num_processes of accelerate, "
-                    "--num_gpus of deepspeed, --ntasks-per-node of srun; for torchrun below srun, "
-                    f"1 task on a node), or make {ranks} GPUs available.",
+                    f"Start {gpus} per node (--nproc-per-node of torchrun, --num_processes of "
+                    "accelerate, --num_gpus of deepspeed, --ntasks-per-node of srun; for torchrun "
+                    f"started by srun, 1 task per node), or make {ranks} GPUs available.",
                 ),
             ),
             cause="more-ranks-than-gpus",

@@ -48,7 +48,7 @@ def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:
         yield Finding(
             "shm-too-small",
             Severity.WARN,
-            f"{name}: /dev/shm: {free} MiB free of {size} MiB",
+            f"{name}: /dev/shm has only {free} of {size} MiB free",
             (Evidence(f"{free} MiB of {size} MiB are free", f"environment.roles[{index}].shm"),),
             (
                 Remedy(

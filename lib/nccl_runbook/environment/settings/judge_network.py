@@ -32,7 +32,7 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
         yield forced.finding(
             "debugging-left-on",
             Severity.WARN if costs else Severity.NOTE,
-            "between nodes all data goes through sockets; within a node it has no effect",
+            "between nodes, all data goes through TCP sockets; within a node, the setting has no effect",
             "If the hosts have InfiniBand, RoCE or a network plugin, remove the variable:",
             f"unset {forced.name}",
         )
@@ -50,8 +50,8 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
             "cannot-act",
             Severity.BROKEN if several else Severity.NOTE,
             "the loopback interface connects only ranks of one node"
-            + (", and this job has several" if several else ""),
-            "For several nodes, name the interface between them, or remove the variable:",
+            + (", but this job has several nodes" if several else ""),
+            "For a job on several nodes, name the interface that connects the nodes, or remove the variable:",
             f"unset {only.name}",
             **({"cause": "socket-interface-wrong", "status": "likely"} if several else {}),
         )
@@ -66,7 +66,7 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
         yield own.finding(
             "cannot-act",
             Severity.BROKEN,
-            "each node looks for rank 0 on itself, and this job has several nodes",
+            "each node looks for rank 0 on itself, but this job has several nodes",
             "Name the first node of the job. With Slurm:",
             f'export {own.name}=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             cause="rendezvous-misconfigured",
@@ -108,12 +108,12 @@ def hca_missing(host: Host, s: Setting) -> Iterator[Finding]:
     """A named adapter that this host does not have: NCCL uses the remaining ones, or sockets."""
     hit, missed = _matches(s.value, known(host.hcas), False)
     if s.name == "NCCL_IB_HCA" and not isinstance(host.hcas, Gap) and host.hcas and missed:
-        left = f"only {', '.join(hit)} is used" if hit else "NCCL then uses sockets"
+        left = f"NCCL uses only {', '.join(hit)}" if hit else "NCCL uses sockets"
         yield s.finding(
             "hca-missing",
             Severity.NOTE if hit else Severity.WARN,
-            f"no adapter here matches {', '.join(missed)}: {left}",
-            "Adapters of this host:",
+            f"no adapter of this host matches {', '.join(missed)}, so {left}",
+            "Name adapters of this host:",
             f"NCCL_IB_HCA={','.join(host.hcas)}",
         )
 
@@ -141,7 +141,7 @@ def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
                 ),
                 Remedy(
                     "your launcher",
-                    "Workaround until it is fixed: name an address and an interface:",
+                    "As a workaround, name an address and an interface:",
                     ("GLOO_SOCKET_IFNAME=eth0",),
                 ),
             ),
@@ -157,7 +157,7 @@ def peer_traffic_redirected(host: Host) -> Iterator[Finding]:
         yield Finding(
             "peer-traffic-redirected",
             Severity.NOTE,
-            f"PCI access control redirects peer traffic at {len(host.acs)} bridges",
+            f"PCI access control (ACS) redirects peer-to-peer traffic at {len(host.acs)} PCIe bridges",
             (
                 Evidence(", ".join(host.acs[:8]), "environment.host.acs"),
                 Evidence(f"IOMMU {host.iommu}", "environment.host.iommu"),

@@ -32,14 +32,14 @@ def unread_variable(s: Setting) -> Iterator[Finding]:
             "unread-variable",
             Severity.WARN,
             says,
-            "The variable has no effect. Remove it, and use instead:",
+            "The variable has no effect. Remove it, and use this instead:",
             re.sub("(?<=seconds=)1800", s.value, instead) if s.value.isdecimal() else instead,
         )
     elif near := nearest(s.name):
         yield s.finding(
             "unread-variable",
             Severity.WARN,
-            f"no known library reads it; the nearest name is {near}",
+            f"no known library reads this variable; the most similar known name is {near}",
             f"The variable has no effect. Remove it. If you meant {near}, use that name:",
             *([f"unset {s.name}"] if variables()[near].debugging else [f"{near}={s.value}"]),
         )
@@ -52,7 +52,7 @@ def wrong_value(s: Setting, v: Variable) -> Iterator[Finding]:
         yield s.finding(
             "wrong-value",
             Severity.WARN,
-            f"{s.value!r} is not a valid value: it takes {v.values_in_words}{_what_happens(v, s.value)}",
+            f"{s.value!r} is not a valid value (valid: {v.values_in_words}){_what_happens(v, s.value)}",
             f"Set a valid value{unset}:",
             _right(v, s.value),
         )
@@ -64,7 +64,7 @@ def _what_happens(v: Variable, value: str) -> str:
         return f"; {known[v.name]}"
     if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
         return (
-            f"; NCCL reads only the leading digits: {v.as_read(value)}"
+            f"; NCCL reads only the leading digits ({v.as_read(value)})"
             if re.match(r"\s*[+-]?\d", value)
             else "; NCCL reads anything but a number as 0"
         )
@@ -110,7 +110,7 @@ def renamed_variable(s: Setting, v: Variable) -> Iterator[Finding]:
         yield s.finding(
             "renamed-variable",
             severity,
-            f"the old name; {v.renamed_to}{since} ({says})",
+            f"this is the old name, and the new name is {v.renamed_to}{since} (the old name is {says})",
             "Use the new name:",
             f"{v.renamed_to}={value}" if v.values != "bool" else v.renamed_to,
         )
@@ -123,8 +123,11 @@ def dead_variable(s: Setting, v: Variable) -> Iterator[Finding]:
         yield s.finding(
             "dead-variable",
             Severity.NOTE if may_run else Severity.WARN,
-            f"last read by {v.reader.name} {v.until}{'; the version here is not known' if may_run else ''}",
-            "Newer versions do not read it. Then remove it:" if may_run else "It has no effect. Remove it:",
+            f"{v.reader.name} {v.until} is the last version that reads this variable"
+            f"{'; the version in use is not known' if may_run else ''}",
+            "Newer versions do not read this variable. If you use a newer version, remove the variable:"
+            if may_run
+            else ("The variable has no effect. Remove it:"),
             f"unset {s.name}",
         )
 
@@ -136,10 +139,11 @@ def not_yet_read(s: Setting, v: Variable) -> Iterator[Finding]:
         yield s.finding(
             "not-yet-read",
             Severity.WARN,
-            f"read from {v.reader.name} {v.since} on; {'.'.join(map(str, s.in_use))} runs here",
-            "Use the name of this version:"
+            f"only {v.reader.name} {v.since} and later read this variable, but "
+            f"{'.'.join(map(str, s.in_use))} is in use",
+            "Use the name that the version in use reads:"
             if old
-            else "The variable has no effect here. Remove it, or use a newer version:",
+            else "The variable has no effect in the version in use. Remove it, or use a newer version:",
             f"{old}={s.value}" if old else f"unset {s.name}",
         )
 
@@ -151,8 +155,8 @@ def bytes_for_events(s: Setting, v: Variable) -> Iterator[Finding]:
         yield s.finding(
             "bytes-for-events",
             Severity.WARN,
-            f"{int(s.value):,} events are requested: this is a count, not bytes",
-            "A few thousand are enough:",
+            f"{int(s.value):,} events are requested (the value is a number of events, not of bytes)",
+            "A few thousand events are enough:",
             f"{name}=2000",
         )
 
@@ -168,8 +172,8 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
             f"is still set; {known['costs'][s.name]}",
             known["serves"].get(
                 s.name,
-                "This is an experiment, not a fix. Remove the variable, and find the broken transport "
-                "with 04-transports:",
+                "This setting is an experiment, not a fix. Remove the variable, and find the broken "
+                "transport with step 04-transports:",
             ),
             f"unset {s.name}",
         )
@@ -180,10 +184,13 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
         yield s.finding(
             "debugging-left-on",
             Severity.NOTE,
-            "its log fills the disk. No cost in bandwidth was measured (45.3 ms per sync with and without)"
+            (
+                "NCCL's log fills the disk. In our test, the log cost no bandwidth (45.3 ms per weight "
+                "sync with and without the log)"
+            )
             if logs
-            else "for experiments only; do not keep it in scripts",
-            "When the fault is found:",
+            else "this variable is for experiments only, so do not keep it in scripts",
+            "When you have found the fault, set:",
             "NCCL_DEBUG=WARN" if logs else f"unset {s.name}",
         )
 

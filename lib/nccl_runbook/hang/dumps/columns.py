@@ -75,7 +75,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
     if not isinstance(dump, dict) or not isinstance(
         dump.get("entries", [] if "pg_config" in dump else None), list
     ):
-        raise Refused("is not a flight-recorder dump: it has no entries")
+        raise Refused("is not a flight-recorder dump, because it has no entries")
     entries = alike(dump.get("entries", []))
     members = {
         short(k): (short(v.get("desc", "")), ranks_of(v["ranks"]))
@@ -165,7 +165,7 @@ class _Table:
         )
         dtypes = entry["input_dtypes"]
         if op in ("all_reduce", "allreduce", "broadcast") and entry["input_sizes"] != entry["output_sizes"]:
-            raise Refused(f"is damaged: {op} has different input and output sizes")
+            raise Refused(f"is damaged, because {op} has different input and output sizes")
         text = f"{op} {sum(map(numel, sizes))} x {short(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
         number = int.from_bytes(
             hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big"

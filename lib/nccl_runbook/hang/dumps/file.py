@@ -57,7 +57,9 @@ class _PlainUnpickler(pickle.Unpickler):
     """Values only: real dumps hold no global at all, so whatever asks for one is no dump."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError("it asks to run code, which a dump never does; nothing was executed")
+        raise pickle.UnpicklingError(
+            "the file asks to run code, which a dump never does; nothing was executed"
+        )
 
 
 @contextlib.contextmanager

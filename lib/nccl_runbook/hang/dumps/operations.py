@@ -61,7 +61,9 @@ def ranks_of(value: Any) -> tuple[int, ...]:
         or len(ranks) > MAX_RANKS
         or not all(type(r) is int and 0 <= r < 1 << 24 for r in ranks)
     ):
-        raise Refused("its table of groups contains ranks that are not numbers; the table was not used")
+        raise Refused(
+            "the dump's table of groups contains ranks that are not numbers, so the table was not used"
+        )
     return tuple(sorted(set(ranks)))
 
 

@@ -78,7 +78,7 @@ class Inputs:
                     source.name,
                     "stack",
                     stack and stack.rank,
-                    "" if stack else "the rank is unknown: name the file rankN.txt",
+                    "" if stack else "the rank of these stacks is unknown. Name the file rankN.txt",
                 )
             )
             self.stacks += [stack] if stack else []
@@ -102,7 +102,9 @@ class Inputs:
         elif looks:
             whole = stacks.whole_looks(looks)
             self.files.append(
-                HangFile(name, "live", None, "" if whole else "is a live look of another version")
+                HangFile(
+                    name, "live", None, "" if whole else "is a live look of another version of this tool"
+                )
             )
             self.looks += whole
             self.stacks += stacks.stacks_of(name, whole)
@@ -131,14 +133,15 @@ def one_a_rank(inputs: Inputs) -> dict[int, Reading]:
             (
                 why
                 for applies, why in (
-                    (rank is None, "its name contains no rank"),
+                    (rank is None, "the file's name contains no rank"),
                     (
                         world and rank not in world,
-                        f"its name says rank {rank}, which its default group does not have",
+                        f"the file's name says rank {rank}, but the dump's default process group has "
+                        "no such rank",
                     ),
                     (
                         any(reading.digest == other.digest for _, other in claims.get(rank, ())),
-                        "the same dump as another file",
+                        "another file contains the same dump",
                     ),
                 )
                 if applies
@@ -152,8 +155,8 @@ def one_a_rank(inputs: Inputs) -> dict[int, Reading]:
     chosen = {rank: newest for rank, rows in claims.items() if (newest := _newest(rank, rows, inputs))}
     for rank, seconds in earlier(chosen, inputs.stamps()).items():
         why = (
-            f"{EARLIER} (or its clock is wrong): its log ends {seconds:.0f} s before that of "
-            "another rank begins"
+            f"{EARLIER} (or its clock is wrong), because its log ends {seconds:.0f} s before another "
+            "rank's log begins"
         )
         inputs.files = [
             dataclasses.replace(f, problem=why) if f.name == inputs.names[rank] else f for f in inputs.files
@@ -170,12 +173,13 @@ def _newest(rank: int, rows: list[tuple[str, Reading]], inputs: Inputs) -> Readi
         for (_, a), (_, b) in zip(rows, rows[1:])
     ):
         inputs.files += [
-            HangFile(n, "dump", rank, "two files claim this rank, so neither was used") for n, _ in rows
+            HangFile(n, "dump", rank, "two files claim to be of this rank, so neither was used")
+            for n, _ in rows
         ]
         return None
     inputs.names[rank] = name
-    inputs.files += [HangFile(n, "dump", rank, "an older dump of this rank") for n, _ in older]
+    inputs.files += [HangFile(n, "dump", rank, "another file is a newer dump of this rank") for n, _ in older]
     inputs.files.append(
-        HangFile(name, "dump", rank, "" if newest.entries or newest.status else "holds no entries")
+        HangFile(name, "dump", rank, "" if newest.entries or newest.status else "the dump has no entries")
     )
     return newest

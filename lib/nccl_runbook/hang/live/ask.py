@@ -107,7 +107,11 @@ class Look:
 
     def _sample_of(self, pid: int, with_stacks: bool) -> Sample:
         threads = proc_ask_threads.threads(pid)
-        stacks = ask_answers.stacks(self.py_spy, pid) if with_stacks else Gap("not-run", "not at this moment")
+        stacks = (
+            ask_answers.stacks(self.py_spy, pid)
+            if with_stacks
+            else Gap("not-run", "the process was in no call at this moment")
+        )
         return Sample(round(time.monotonic() - self.began, 2), threads, stacks)
 
     def _note_main_thread(self, pid: int) -> None:

@@ -41,7 +41,8 @@ def find_py_spy(pids: List[int]) -> Union[str, Gap]:
         or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
         or Gap(
             "absent",
-            "py-spy is not installed here: run pip install py-spy, put its folder on PATH, and look again",
+            "py-spy is not installed on this host. Run pip install py-spy, add its folder to PATH, "
+            "and look again",
         )
     )
 
@@ -80,8 +81,8 @@ def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S
         return (
             Gap(
                 "no-permission",
-                "py-spy may not read this process; with kernel.yama.ptrace_scope 1 or higher, "
-                "only root or the job's parent process may look",
+                "py-spy is not allowed to read this process. With kernel.yama.ptrace_scope 1 or "
+                "higher, only root or the job's parent process may do so",
             )
             if re.search(r"ermission|not permitted|root", words)
             else Gap("failed", words[-300:])
@@ -188,14 +189,15 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
         "",
     )
     keep = (
-        "first copy the existing dump, which is overwritten; then "
+        "first copy the existing dump, which will be overwritten, and then "
         if file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}")
         else ""
     )
     return Gap(
         "not-run",
-        f"`look` never requests a dump. You can: {keep}echo 1 > {shlex.quote(f'{stem}{rank}.pipe')}; "
-        f"nccl-runbook hang {shlex.quote(f'{file}{rank}') if file else 'DUMPS'}",
+        f"`look` never requests a dump itself. To request a dump, run: {keep}echo 1 > "
+        f"{shlex.quote(f'{stem}{rank}.pipe')}; nccl-runbook hang "
+        f"{shlex.quote(f'{file}{rank}') if file else 'DUMPS'}",
     )
 
 

@@ -64,7 +64,10 @@ def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
 
 def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], Gap]:
     if host not in ("127.0.0.1", "localhost", "[::1]", "::1") or not port.isdecimal():
-        return Gap("not-run", f"RAS at {host}:{port} was not queried: it is not this host's loopback")
+        return Gap(
+            "not-run",
+            f"RAS at {host}:{port} was not queried, because this address is not this host's loopback",
+        )
     try:
         with socket.create_connection(
             (host.strip("[]"), int(port)), max(0.001, until - time.monotonic())

@@ -57,4 +57,4 @@ def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
             )
         if text.strip():  # the first half is read so that no secret is cut where the second one begins
             return [line[:400] for line in redactor.text(text)[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]]
-    return Gap("unsupported", "standard error and output are empty, or no files")
+    return Gap("unsupported", "standard output and standard error are empty, or not files")

@@ -102,7 +102,8 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         not_seen=[
             *not_seen_of(now, bare),
             *(
-                f"the current state of {host}: it was looked at {seconds:.0f} s before the others"
+                f"the current state of {host}, because the look at this host is {seconds:.0f} s older "
+                "than the others"
                 for host, seconds in sorted(before.items())
             ),
         ],
@@ -110,8 +111,8 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     if any(look.gap_s == 0 for _, look in members):
         return strangers(base, now) or dataclasses.replace(
             base,
-            sentence=f"{counted(len(views), 'rank')} seen once. Take a second sample to see whether "
-            "they move",
+            sentence=f"{counted(len(views), 'rank')} sampled only once. Take a second sample to see whether "
+            "the ranks move",
             decides="python3 nccl-look.pyz --live --gap 10",
         )
     rules = (
@@ -186,8 +187,8 @@ def _undecided(base: Picture) -> Dict[str, Any]:
         for fits, sentence, decides in (
             (
                 len(ended) == len(base.ranks),
-                f"{names(ended)} ended while we were looking, so nothing hangs now. The log of the job, "
-                "or its dumps, show how it ended",
+                f"{names(ended)} ended while we were looking, so nothing hangs now. The log or the "
+                "dumps of the job show how it ended",
                 "",
             ),
             (
@@ -204,7 +205,7 @@ def _undecided(base: Picture) -> Dict[str, Any]:
             ),
             (
                 all(v.does == "asleep" and asks(v.process) for v in base.ranks),
-                f"{all_wait(base.ranks)} in {places} for {ANSWER}. Not the interconnect",
+                f"{all_wait(base.ranks)} in {places} for {ANSWER}. The interconnect is not the cause",
                 stack_line(base.ranks),
             ),
             (True, "the samples do not show which rank waits for which", stack_line(base.ranks)),
@@ -231,7 +232,7 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
     why = (
         f"{is_are(odd)} started with another world size: {shown}"
         if odd
-        else f"the ranks were started with different sizes: {shown}"
+        else f"the ranks were started with different world sizes: {shown}"
     )
     return accuse(
         base,

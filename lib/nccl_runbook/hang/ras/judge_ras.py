@@ -40,15 +40,15 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
         return "; ".join(
             [
                 *(f"{' '.join(map(str, who))}: {says}" for who, (_, says, _) in suspects.items()),
-                "their ranks in the job are unknown.",
+                "the ranks of these processes in the job are unknown.",
             ]
         )
     if calls and not _moved(answers):
         return (
-            f"ranks launched different numbers of {', '.join(calls)}: "
-            "NCCL's RAS cannot show which side is wrong."
+            f"ranks launched different numbers of {', '.join(calls)}, and NCCL's RAS cannot show which "
+            "ranks are wrong."
         )
-    return "NCCL's RAS shows no lost rank, and no rank whose counts differ while nothing moves."
+    return "NCCL's RAS shows no lost rank, and no stalled rank that launched another number of collectives."
 
 
 def _who(communicator: RasCommunicator, rank: RasRank) -> tuple[object, ...]:

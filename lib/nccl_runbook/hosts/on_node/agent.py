@@ -80,7 +80,10 @@ class Path:
                 self.progress["stage"] = "%d B %s" % (size, direction)
                 connection.sendall(b"%d\n" % size + b"x" * size)
                 if stream.readline().decode().strip() != self.token:
-                    return "other-host", "whoever listens there is not the agent of that host"
+                    return (
+                        "other-host",
+                        "the process that listens on this port is not the runbook's agent of that host",
+                    )
                 self.progress["stage"] = "%d B back" % size
                 if len(stream.read(size)) < size:
                     return "closed", "the connection ended early"

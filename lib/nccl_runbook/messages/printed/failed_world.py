@@ -58,9 +58,12 @@ def _duplicate(world: World) -> tuple[str, str, str]:
         )
         same_asked = len(set(world.request.devices)) < len(world.request.devices)
         return "device-not-set-per-rank" if same_asked else "scheduler-shares-gpu", "established", words
-    words = f"ranks {' and '.join(map(str, clash.ranks))} on bus {clash.what}, and their UUIDs differ"
+    words = (
+        f"ranks {' and '.join(map(str, clash.ranks))} are on PCI bus {clash.what}, but their GPUs have "
+        "different UUIDs"
+    )
     if clash.kind == "slices":
-        return "vgpu-or-mig-unsupported", "established", f"{words}: MIG slices of one card"
+        return "vgpu-or-mig-unsupported", "established", f"{words}, which are MIG slices of one GPU"
     return "bus-id-collision", "established", words
 
 
@@ -87,7 +90,7 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
             if bus := bus_of_message(line.text):
                 evidence.append(
                     Evidence(
-                        f"that CUDA device is the GPU on PCI bus {bus}",
+                        f"the CUDA device in NCCL's message is the GPU on PCI bus {bus}",
                         "NCCL prints the bus id in hexadecimal",
                     )
                 )
@@ -138,7 +141,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     )
     evidence = (
         *(
-            [Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")]
+            [Evidence(f"every wrong value that a single rank sent came from rank {sender}", "value check")]
             if sender is not None
             else []
         ),
@@ -154,12 +157,12 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
         said_of_repeat, runs = (
-            ("The test was not repeated", 1) if again is None else ("The test passed the other time", 2)
+            ("The test was not repeated", 1) if again is None else ("The test passed when it was repeated", 2)
         )
         return Finding(
             rule,
             Severity.WARN,
-            f"{title}, seen 1 of {runs}{why}",
+            f"{title}, in 1 of {runs} runs{why}",
             evidence,
             (
                 Remedy(
@@ -186,7 +189,11 @@ def cannot_run(error: str, prefix: Sequence[str]) -> Finding:
     """The finding that the judged interpreter (argv ``prefix``) cannot import torch, so no rank can run."""
     message = recognise({"the judged Python": error})
     by_hand = shlex.join([*prefix, "-c", "import torch.distributed"])
-    repeat = Remedy("you", "Repeat it by hand, and correct this Python or its variables:", (by_hand,))
+    repeat = Remedy(
+        "you",
+        "Repeat the failing start by hand, and correct this Python or its environment variables:",
+        (by_hand,),
+    )
     return Finding(
         "no-rank-can-run",
         Severity.BROKEN,
@@ -202,8 +209,8 @@ def _wrong_line(e: dict) -> str:
     wrong = e["wrong"]
     source = "" if wrong.get("from_rank") is None else f" from rank {wrong['from_rank']}"
     return (
-        f"{e['op']} of {e['size_bytes']} B{source}: element {wrong['index']} is {wrong['got']}, "
-        f"should be {wrong['expected']} ({wrong['count']} wrong)"
+        f"{e['op']} of {e['size_bytes']} B{source}: element {wrong['index']} is {wrong['got']} but "
+        f"should be {wrong['expected']} (number of wrong elements: {wrong['count']})"
     )
 
 

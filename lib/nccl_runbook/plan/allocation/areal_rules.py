@@ -61,8 +61,8 @@ def at(tag: str) -> Rules:
     before = [r for r in rows() if Version(r.tags[0]) <= Version(tag)]
     if not before:
         raise ValueError(
-            f"{tag} is older than {rows()[0].tags[0]}: it reads the string with a regular expression that "
-            "ignores unknown parts"
+            f"{tag} is older than {rows()[0].tags[0]}, and reads the allocation string with a regular "
+            "expression that ignores unknown parts"
         )
     return dataclasses.replace(before[-1], tag=tag if tag.startswith("v") else f"v{tag}")
 

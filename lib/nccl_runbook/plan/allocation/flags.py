@@ -60,7 +60,7 @@ class Launch:
         name = next((n for n in self.flags if self.row["flags"].get(n, {}).get("field") == field), "")
         values = " ".join(self.flags[name]) if name else self.value(field)
         if not re.match(form, values):
-            raise ValueError(f"{name or field} is {values!r}: not a number that can be resolved here")
+            raise ValueError(f"{name or field} is {values!r}, which cannot be resolved to a number")
         return values
 
     def on(self, field: str) -> bool:
@@ -83,7 +83,7 @@ def merged(
                 " ".join(own.get("gpu_ids", ())) or env.get("CUDA_VISIBLE_DEVICES", ""), gpus
             )
     if not set(flags) & set(table("plan/flags")[framework]["flags"]):
-        raise ValueError(f"{framework} is started here, but without any flag that places its ranks")
+        raise ValueError(f"the command starts {framework}, but has no flag that places its ranks")
     if framework == "trl" and True in sees:
         flags.setdefault("vllm_mode", ("server",))
         if False not in sees:  # the trainer is started elsewhere

@@ -32,17 +32,19 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
         )
     fixes += [*_more(mode, site), *(_others(rules) if by_update else [])]
     why = (
-        f"Ray assigns whole nodes of {counted(site.gpus, 'GPU')}, to engines first; "
-        "the trainer needs one more."
+        f"Ray assigns whole nodes of {counted(site.gpus, 'GPU')}, first to the engines, so the trainer "
+        "needs one more node."
         if site.launcher == "ray"
-        else "no number of GPUs is enough for this one."
+        else "no number of GPUs is enough for this allocation."
     )
     return fixes or [Remedy("you", f"Choose another allocation: {why}")]
 
 
 def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
     switch = rules.switch
-    unread = "" if rules.known else f" ({rules.tag} itself was not read; this is for {rules.tags[-1]}.)"
+    unread = (
+        "" if rules.known else f" (We have not read AReaL {rules.tag}. This advice is for {rules.tags[-1]}.)"
+    )
     shipped = (
         [f"# or take {switch['example']} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
         if "example" in switch and site.gpus == 1
@@ -53,7 +55,7 @@ def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
         engine.backend if engine else ""
     )
     room = (
-        [f"{share}  # both share one GPU: the engine must leave memory for the trainer"]
+        [f"{share}  # engine and trainer share one GPU, so the engine must leave memory for the trainer"]
         if share and site.gpus == 1
         else []
     )

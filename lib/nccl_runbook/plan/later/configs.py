@@ -33,7 +33,7 @@ def whole(text: str, file: Path | None) -> str:
 def _of_toml(text: str) -> dict[str, str]:
     """Plain values by dotted name; a table without any is "given"."""
     if text.count(".") > MOST_DOTS:
-        raise ValueError(f"more than {MOST_DOTS} dots, too many for a configuration")
+        raise ValueError(f"the name of a setting has more than {MOST_DOTS} dots")
     try:
         left: list[tuple[str, Any]] = [("", tomllib.loads(text))]
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -65,7 +65,7 @@ def _inherited(text: str, file: Path, left: int) -> dict[str, str]:
         try:
             flat |= _inherited(training_file.text_of(file.parent / name), file.parent / name, left - 1)
         except ValueError as error:
-            raise ValueError(f"its defaults, {name}: {error}") from error
+            raise ValueError(f"the defaults in {name}: {error}") from error
     own = training_file.read(text).flat
     fresh = tuple(name.removesuffix("_override_") for name in own if name.endswith("._override_"))
     return {**{n: v for n, v in flat.items() if not (fresh and n.startswith(fresh))}, **own}

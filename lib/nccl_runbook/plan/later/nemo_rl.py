@@ -12,7 +12,7 @@ SAYS = "policy.generation.colocated.enabled"
 def shape(launch: Launch) -> Shape:
     """What a NeMo-RL launch starts. ValueError if it cannot be planned."""
     if SAYS not in launch.flags:
-        raise ValueError(f"{SAYS} is not given here: name the YAML that --config names")
+        raise ValueError(f"{SAYS} is not given on the command line. Name the YAML file that --config names")
     teachers = [n for n in launch.flags if n.startswith("on_policy_distillation.")]
     if teachers or any("reward_model" in v for n, v in launch.flags.items() if n.endswith("env_name")):
         raise ValueError("NeMo-RL with a reward model or teachers on nodes of their own is not planned")
@@ -39,7 +39,8 @@ def shape(launch: Launch) -> Shape:
     refusals = that_apply(
         (
             apart and nodes == 1 and not 0 < asked < each,
-            f"NeMo-RL refuses this: {asked} of {each} GPUs for generation leave none for one of both",
+            f"NeMo-RL refuses {asked} of {each} GPUs for generation, because training or generation is "
+            "left without a GPU",
         ),
         (
             apart and nodes == 1 and asked_nodes > 1,
@@ -51,11 +52,12 @@ def shape(launch: Launch) -> Shape:
         ),
         (
             apart and nodes > 1 and asked != each,
-            f"NeMo-RL refuses {asked} generation GPUs a node: it must be {each}",
+            f"NeMo-RL refuses {asked} generation GPUs per node, because the number must be {each}",
         ),
         (
             backend == "vllm" and rollout % tensor > 0,
-            f"NeMo-RL refuses {rollout} generation GPUs: no multiple of {tensor} (tensor, pipeline)",
+            f"NeMo-RL refuses {rollout} generation GPUs, because this is not a multiple of {tensor} "
+            "(tensor, pipeline)",
         ),
     )
     notes = that_apply(

@@ -28,7 +28,8 @@ def shape(launch: Launch) -> Shape:
     refusals = that_apply(
         (
             not several and rollout + train > each,
-            f"prime-rl refuses {rollout} inference and {train} training GPUs: gpus_per_node is {each}",
+            f"prime-rl refuses {rollout} inference and {train} training GPUs, because gpus_per_node is "
+            f"{each}",
         ),
         (
             not several and in_memory and rollout + train < 2,
@@ -36,7 +37,8 @@ def shape(launch: Launch) -> Shape:
         ),
         (
             not several and rollout % tensor > 0,
-            f"prime-rl refuses {rollout} inference GPUs: no multiple of tensor_parallel_size {tensor}",
+            f"prime-rl refuses {rollout} inference GPUs, because this is not a multiple of "
+            f"tensor_parallel_size {tensor}",
         ),
         (
             lora and broadcast in ("nccl", "nixl"),
@@ -45,9 +47,9 @@ def shape(launch: Launch) -> Shape:
     )
     notes = that_apply(
         (not in_memory, "weights travel through files (weight_broadcast.type filesystem)"),
-        (update == "nixl", "weights travel through NIXL; the group shown is of the ranks that take part"),
-        (not serves, "there is no [inference] table: the inference server runs elsewhere"),
-        (several, "prime-rl starts several nodes through Slurm only"),
+        (update == "nixl", "weights travel through NIXL; the group below contains the ranks that take part"),
+        (not serves, "there is no [inference] table, so the inference server runs elsewhere"),
+        (several, "prime-rl starts a job on several nodes only through Slurm"),
     )
     engines = [part("engine", "vllm", "inference", max(1, rollout // tensor), tensor)] if rollout > 0 else []
     return Shape(

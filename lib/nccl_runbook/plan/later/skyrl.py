@@ -40,13 +40,13 @@ def shape(launch: Launch) -> Shape:
     refusals = that_apply(
         (
             together and local and rollout != size["trainer"],
-            f"SkyRL refuses colocate_all: {size['trainer']} policy GPUs must equal {rollout} engine GPUs",
+            f"SkyRL refuses colocate_all, because {size['trainer']} policy GPUs must equal {rollout} "
+            "engine GPUs",
         ),
         (
             ref_differs and not together,
-            "SkyRL refuses this: policy and ref share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(
-                *pools["trainer"], *pools["ref"]
-            ),
+            "SkyRL refuses this launch: policy and ref share GPUs, so nodes x GPUs {}x{} must equal "
+            "{}x{}".format(*pools["trainer"], *pools["ref"]),
         ),
         (
             together and "fully_async" in launch.text,

@@ -44,7 +44,7 @@ def shape(launch: Launch) -> Shape:
         (bool(external), "the engines run elsewhere (--rollout-external-engine-addrs)"),
         (
             rollout % tensor > 0,
-            f"{rollout % tensor} of {rollout} rollout GPUs stay idle: engines have {tensor}",
+            f"{rollout % tensor} of {rollout} rollout GPUs stay idle, because each engine has {tensor} GPUs",
         ),
     )
     refusals = that_apply(

@@ -15,7 +15,9 @@ _SHORT = re.compile(r"(?:^|\s)-(?:tp|pp|dp)\b")
 def shape(launch: Launch) -> Shape:
     """What a vLLM server starts. ValueError for short flags, which are not read."""
     if _SHORT.search(launch.text):
-        raise ValueError("-tp, -pp and -dp are not read here: write --tensor-parallel-size and the like")
+        raise ValueError(
+            "this plan does not read -tp, -pp and -dp. Write --tensor-parallel-size and the other long names"
+        )
     tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "pipeline"))
     data = max(1, launch.number("data"))
     ranks, named = tensor * data, re.search(r"backend\W+(\w+)", launch.value("transfer"))
@@ -26,7 +28,11 @@ def shape(launch: Launch) -> Shape:
             f"the trainer is rank 0 of an NCCL group of {ranks + 1}, on a GPU of its own; the "
             f"{ranks} workers start at rank_offset 1",
         ),
-        (backend == "ipc", f"the trainer runs on the same {ranks} GPUs: CUDA IPC handles do not leave a GPU"),
-        (True, "only the engines are planned: their trainer is another program"),
+        (
+            backend == "ipc",
+            f"the trainer runs on the same {ranks} GPUs as the workers, because CUDA IPC handles do "
+            "not leave a GPU",
+        ),
+        (True, "this plan contains only the engines, because their trainer is another program"),
     )
     return Shape([part("engine", "vllm", "vllm", data, tensor)], [Pool(1, ranks)], backend, notes)

@@ -107,7 +107,10 @@ def move(sync, clock):
     except RuntimeError:
         sync.kept()
         raise
-    sync.by = f"places and values of what changed, {sent / sync.total:.1%} of the bytes after the first sync"
+    sync.by = (
+        f"positions and values of the changed elements, which are {sent / sync.total:.1%} of the bytes "
+        "after the first sync"
+    )
     with clock.queued("load"):
         for change in changes:
             apply(sync, change)
@@ -121,7 +124,7 @@ def changed(sync, clock, bucket):
         for i in bucket:
             new, last = sync.values(sync.views[i]), sync.values(sync.last[i])
             if len(new) >> 31:
-                raise RuntimeError(f"{sync.names[i]} has {len(new)} values; a place is a 32-bit number here")
+                raise RuntimeError(f"{sync.names[i]} has {len(new)} values, but positions are 32-bit numbers")
             places = (new != last).nonzero().flatten()
             last[places] = new[places]
             changes.append((places.to("cpu", torch.int32), new[places].cpu()))
@@ -158,7 +161,7 @@ def compare(sync, changes):
     for change in changes:
         if check_sum(change.places, change.values) != change.sent_sum:
             name = sync.names[change.tensor]
-            raise RuntimeError(f"{name}: its changes arrived torn; no tensor was changed")
+            raise RuntimeError(f"the changes of {name} arrived incomplete, so no tensor was changed")
 
 
 def apply(sync, change):

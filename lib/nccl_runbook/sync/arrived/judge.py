@@ -5,11 +5,11 @@ from nccl_runbook.sync.arrived.facts import Arrival
 
 REMEDIES = {
     "absent": "Compare the names that your sync sends with the names that the engine loads.",
-    "dtype": "Convert the tensor before you send it. If the engine converts it, name dtype= in the "
+    "dtype": "Convert the tensor before you send it. If the engine converts the tensor, give dtype= in the "
     "trainer's digest.",
     "shape": "Check how the engine splits and fuses this tensor, and what its loader received.",
-    "values": "Make both digests between the same two steps. If the tensor still differs, see where your "
-    "sync loads it: an old value, another rank's part, or another order.",
+    "values": "Make both digests between the same two training steps. If the tensor still differs, check "
+    "whether your sync loads an old value, another rank's part, or another order of elements.",
 }
 
 
@@ -19,8 +19,8 @@ def judge(arrival: Arrival) -> list[Finding]:
     fused = sum(len(pair.trainer) + len(pair.engine) > 2 for pair in arrival.pairs)
     loose = sum(pair.said == "same-rows-in-any-order" for pair in arrival.pairs)
     how = Evidence(
-        f"{count} tensors compared by dtype, shape and sums over all elements, {fused} of them fused on "
-        f"one side, engine ranks: {arrival.ranks}",
+        f"{count} tensors on {arrival.ranks} engine ranks were compared by dtype, shape and sums over "
+        f"all elements; {fused} of these tensors are fused in the trainer or the engine",
         "arrived",
     )
     if not wrong:
@@ -30,7 +30,7 @@ def judge(arrival: Arrival) -> list[Finding]:
                 Severity.NOTE if loose else Severity.OK,
                 f"all {sum(len(p.trainer) for p in arrival.pairs)} tensors of the trainer are in the engine"
                 + (
-                    f"; for {loose} tensors of the engine, the order of rows was not compared"
+                    f"; the order of rows was not compared for {loose} tensors of the engine"
                     if loose > 0
                     else ""
                 ),

@@ -46,7 +46,10 @@ def collect(trainer: str, engine: str) -> Arrival:
     pairs = [_pair(*names, held, ranks) for names in counterparts(held, ranks[0])]
     if all(pair.said == "absent" for pair in pairs):
         names = [next(iter(digest), "none") for digest in (held, ranks[0])]
-        raise ValueError(f"no tensor has a counterpart: {names[0]} in {trainer}, {names[1]} in {engine}")
+        raise ValueError(
+            f"no tensor of the trainer has a counterpart in the engine ({names[0]} in {trainer}, "
+            f"{names[1]} in {engine})"
+        )
     return Arrival(len(ranks), pairs)
 
 
@@ -56,7 +59,9 @@ def _digest(path: str) -> dict[str, Held]:
             tensors = json.load(file)["tensors"].items()
         return {_WRAPPERS.sub("", name): _held(*tensor) for name, tensor in tensors}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not a digest that digest.py writes"
+        why = (
+            error.strerror if isinstance(error, OSError) else "the file is not a digest that digest.py wrote"
+        )
         raise ValueError(f"cannot read {path}: {why}") from error
 
 

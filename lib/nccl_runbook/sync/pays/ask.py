@@ -30,7 +30,7 @@ def link_rate(text: str) -> float:
     bytes or bits."""
     rate = _RATE.fullmatch(text)
     if not rate or not float(rate[1]):
-        raise ValueError(f"--link {text[:40]!r} is not a rate: write 25GB/s (bytes) or 200Gb/s (bits)")
+        raise ValueError(f"--link {text[:40]!r} is not a rate, such as 25GB/s (bytes) or 200Gb/s (bits)")
     return float(rate[1]) * PREFIXES[rate[2]] / (1 if rate[3] == "B" else 8)
 
 
@@ -109,5 +109,7 @@ def _counted(pairs: Sequence[tuple[Place, Place]], prefix: Sequence[str], within
     if done.returncode == LATE:
         return Gap("timed-out", f"{len(lines)} of {len(pairs)} tensors were compared in {within_s:.0f} s")
     if done.returncode or len(lines) != len(pairs) + 1:
-        raise ValueError(f"they could not be compared: {done.stderr.strip().rpartition(chr(10))[2][:200]}")
+        raise ValueError(
+            f"the checkpoints could not be compared: {done.stderr.strip().rpartition(chr(10))[2][:200]}"
+        )
     return lines

@@ -19,7 +19,7 @@ def judge(comparison: Comparison | Gap) -> list[Finding]:
             Finding(
                 "pays-different-tensors",
                 Severity.BROKEN,
-                f"Not the same tensors: {comparison.difference}",
+                f"The two checkpoints do not contain the same tensors: {comparison.difference}",
                 (),
                 (SAME,),
             )
@@ -29,11 +29,12 @@ def judge(comparison: Comparison | Gap) -> list[Finding]:
         Finding(
             "pays-fp8",
             Severity.OK,
-            f"FP8 takes {comparison.on_link_s(comparison.total.fp8):.3g} s on the link. "
-            "It changes the weights: use it only if the engine serves FP8",
+            f"FP8 takes {comparison.on_link_s(comparison.total.fp8):.3g} s on the link. FP8 changes "
+            "the weights, so use it only if the engine serves FP8",
             (
                 Evidence(
-                    "matrices as bytes with a float32 for 128 x 128; embeddings, lm_head, norms, routers stay"
+                    "FP8 sends matrices as bytes, with one float32 scale per 128 x 128 block; "
+                    "embeddings, lm_head, norms and routers stay unchanged"
                 ),
             ),
         ),
@@ -45,22 +46,33 @@ def _fastest(comparison: Comparison) -> tuple[str, Severity, str]:
     full, delta = comparison.on_link_s(total.size), comparison.on_link_s(total.delta)
     needed = total.size / 1e9 / max(full - delta, 1e-9)
     share = f"{percent(total.changed, total.values)} of the values changed"
-    at, whole = f"{full:.3g} s at {comparison.link_gb_per_s:g} GB/s", "gather, assembly and apply take longer"
+    at, whole = (
+        f"{full:.3g} s at {comparison.link_gb_per_s:g} GB/s",
+        "gathering, assembling and applying the weights take additional time",
+    )
     cases = (
-        (not total.changed, "nothing-changed", "Nothing changed: both checkpoints hold the same bits"),
-        (delta >= full, "full", f"Full is fastest, {at}: {share}, so a delta saves no bytes"),
-        (full < SMALL_S, "small", f"Full is fast enough, {at}: {whole} than the link ({share})"),
+        (
+            not total.changed,
+            "nothing-changed",
+            "Nothing changed, because both checkpoints contain the same bits",
+        ),
+        (delta >= full, "full", f"A full sync is fastest, {at}. {share}, so a delta saves no bytes"),
+        (
+            full < SMALL_S,
+            "small",
+            f"A full sync is fast enough, {at}, because {whole} than the link ({share})",
+        ),
         (
             delta + comparison.find_s < full,
             "delta",
-            f"Delta is fastest: {delta + comparison.find_s:.3g} s with the search for changes; full: {at} "
-            f"({share})",
+            f"A delta sync is fastest, with {delta + comparison.find_s:.3g} s including the search for "
+            f"changes. A full sync takes {at} ({share})",
         ),
         (
             True,
             "full-unless-found-fast",
-            f"Full is faster, {at}. A delta wins only if the changes are found at more than {needed:.3g} "
-            f"GB/s ({share})",
+            f"A full sync is faster, {at}. A delta sync wins only if the changes are found at more "
+            f"than {needed:.3g} GB/s ({share})",
         ),
     )
     rule, title = next((rule, title) for applies, rule, title in cases if applies)
@@ -70,16 +82,18 @@ def _fastest(comparison: Comparison) -> tuple[str, Severity, str]:
 def _evidence(comparison: Comparison) -> list[str]:
     total, search = (
         comparison.total,
-        f"finding the changes took {comparison.find_s:.3g} s on one CPU core here",
+        f"finding the changes took {comparison.find_s:.3g} s on one CPU core of this machine",
     )
     rate, limit = (
         total.size / max(comparison.core_s, 1e-9),
         (total.size - total.delta) / max(comparison.find_s, 1e-9),
     )
     return [
-        f"full {total.size:,} bytes, delta {total.delta:,}, FP8 {total.fp8:,}",
+        f"a full sync sends {total.size:,} bytes, a delta sync {total.delta:,} bytes, and FP8 "
+        f"{total.fp8:,} bytes",
         f"{search} ({rate / 1e9:.2g} GB/s of one checkpoint, {comparison.counter}). A GPU was not measured",
-        f"so found, a delta is faster on links below {limit / 1e9:.3g} GB/s, and slower above, as on NVLink",
+        f"with this search, a delta sync is faster on links below {limit / 1e9:.3g} GB/s, and slower "
+        "on faster links such as NVLink",
     ]
 
 

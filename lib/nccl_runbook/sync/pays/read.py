@@ -88,11 +88,12 @@ def header(path: str) -> dict[str, Place]:
     refuse(
         (
             start[:2] == b"PK" or start[:1] == b"\x80" and length > whole,
-            f"{path} is a PyTorch pickle, which can run code: {CONVERT}",
+            f"{path} is a PyTorch pickle, which can run code, so {CONVERT}",
         ),
         (
             not 2 <= length <= min(MOST_HEADER, whole - 8),
-            f"{path} is no safetensors file, or was cut: a header of {length} bytes does not fit",
+            f"{path} is not a safetensors file, or was cut off, because a header of {length} bytes "
+            "does not fit",
         ),
     )
     listed = json_object(first_bytes(path, 8 + length)[0][8:], path)
@@ -103,7 +104,12 @@ def header(path: str) -> dict[str, Place]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    refuse((len({name for name, _ in pairs}) != len(pairs), "readers disagree on a name that stands twice"))
+    refuse(
+        (
+            len({name for name, _ in pairs}) != len(pairs),
+            "readers of safetensors disagree about a name that occurs twice",
+        )
+    )
     return dict(pairs)
 
 
@@ -129,7 +135,7 @@ def _place(path: str, name: str, tensor: Any, data: int, whole: int) -> Place:
         ),
         (
             not all(type(n) is int and 0 <= n < MOST_VALUES for n in numbers),
-            f"{path}: {name[:200]} has no shape or place that a tensor can have",
+            f"{path}: {name[:200]} has no shape or position that a tensor can have",
         ),
     )
     size = place[1] - place[0]
@@ -147,5 +153,5 @@ def first_difference(a: dict[str, Place], b: dict[str, Place]) -> str:
     for name in itertools.chain(a, b):
         here, there = (f"{c[name].dtype} {[*c[name].shape]}" if name in c else "missing" for c in (a, b))
         if here != there:
-            return clipped(f"{name[:200]} is {here} in the first, and {there} in the second", 400)
+            return clipped(f"{name[:200]} is {here} in the first checkpoint, and {there} in the second", 400)
     return ""

@@ -5,7 +5,10 @@ from nccl_runbook.sync.pays.facts import Comparison
 from nccl_runbook.sync.pays.judge import percent
 
 MOST_ROWS = 25
-DELTA = "bit for bit; for each tensor the smallest of places and values, bit mask and values, whole"
+DELTA = (
+    "lossless; for each tensor the smallest of three forms: positions and values, bit mask and "
+    "values, or the whole tensor"
+)
 
 
 @titled("What each method sends")
@@ -17,7 +20,7 @@ def methods_table(comparison: Comparison) -> Table:
         for name, size, *more in (
             ("full", total.size, "", "every byte"),
             ("delta", total.delta, f"{comparison.on_link_s(total.delta) + comparison.find_s:.3g} s", DELTA),
-            ("FP8", total.fp8, "", "changes the weights; the conversion was not measured"),
+            ("FP8", total.fp8, "", "FP8 changes the weights; the time of the conversion was not measured"),
         )
     ]
     columns = ["method", "GB", "of full", "on the link", "with the search on one core", "note"]

@@ -15,8 +15,8 @@ def against_control(runs: SyncRuns) -> list[Finding]:
         Finding(
             "weight-sync-reshard" if resharded(method) else "weight-sync-delta",
             Severity.NOTE,
-            f"{method} took {mine.seconds / other.seconds:.2f} of the time of {control(method)}: "
-            f"{mine.seconds:.4f} s against {other.seconds:.4f} s ({by[method]})",
+            f"{method} took {mine.seconds / other.seconds:.2f} of the time of {control(method)} "
+            f"({mine.seconds:.4f} s against {other.seconds:.4f} s, {by[method]})",
             tuple(
                 Evidence(
                     f"{name}, slowest engine: " + ", ".join(f"{p} {s:.4f} s" for p, s in time.engine.items()),

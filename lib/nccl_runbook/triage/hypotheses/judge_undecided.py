@@ -28,7 +28,7 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     if not logs.files:
         fit = len(fits(logs, hypotheses))
         return (
-            f"these words fit {counted(fit, 'cause')}. Also name the log of the job, to see which"
+            f"these words fit {counted(fit, 'cause')}. To see which cause it is, also name the log of the job"
             if fit
             else "these words alone show no cause. Also name the log of the job"
             if logs.context
@@ -52,8 +52,8 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     lines = counted(sum(f.lines for f in read), "line")
     if _over_sockets(logs) and not fits(logs, hypotheses):
         return (
-            "no known fault, but NCCL sends over TCP sockets (NET/Socket), "
-            "with a tenth or less of the bandwidth of InfiniBand or RoCE"
+            "no known fault, but NCCL sends over TCP sockets (NET/Socket), which have a tenth or less "
+            "of the bandwidth of InfiniBand or RoCE"
         )
     if hypotheses:
         shown = quoted(hypotheses[0].evidence[0].text)
@@ -69,7 +69,7 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     if logs.foreign:
         return f"{lines} read, but this does not look like the log of a GPU job"
     if fits(logs, hypotheses):
-        what = "The description" if logs.context else "What it shows"
+        what = "The description" if logs.context else "What the log shows"
         return f"no known fault in {lines}. {what} fits several causes"
     healthy = "" if failed_line(logs) else ". A log cannot show that a job is healthy"
     return f"no known fault in {lines}{_unknown(logs) or healthy}"
@@ -90,7 +90,7 @@ def _over_sockets(logs: Logs) -> bool:
 def _unknown(logs: Logs) -> str:
     """The first line that looks like an error and that no row of the catalogue knows."""
     first = next((t.first for t in logs.unknown), None)
-    return f", but this line may be one: {quoted(first.text)} ({where(first)})" if first else ""
+    return f", but this line may show a fault: {quoted(first.text)} ({where(first)})" if first else ""
 
 
 def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
@@ -217,22 +217,21 @@ def findings_beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             (
                 "tcp-sockets",
                 _over_sockets(logs) and (not hypotheses or hypotheses[0].cause == "benign"),
-                "if these hosts have InfiniBand or RoCE cards, NCCL did not use them",
+                "if these hosts have InfiniBand or RoCE cards, NCCL did not use these cards",
                 remedies_for("net-socket-fallback"),
             ),
             (
                 "started-again",
                 again,
-                f"The ranks were started {logs.attempts} times. This broke first; "
-                "nccl-runbook hang judges the last "
-                "attempt.",
+                f"The ranks were started {logs.attempts} times. This answer is about the first "
+                "failure. nccl-runbook hang judges the last attempt.",
                 (),
             ),
             (
                 "catalogue-differs",
                 logs.catalogue != version(),
-                "the record was made with another catalogue of messages: "
-                "only its quoted lines were read again",
+                "the record was made with another version of the message catalogue, so only its "
+                "quoted lines were read again",
                 (),
             ),
         )

@@ -67,7 +67,7 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
     )
 
 
-WENT_ON = "The job continued after these lines, or had ended well before them."
+WENT_ON = "The job continued after these lines, or had already ended well before these lines."
 
 
 def indications(logs: Logs) -> list[Indication]:

@@ -64,7 +64,9 @@ def _group(rank: int, work: Timeout) -> str:
     """The group in which a rank waits: its name, or its rank there if that is another one."""
     inside = re.search(r"\[Rank (\d+)\]", work.at.text)
     return work.group or (
-        f"one in which it is rank {inside[1]}" if inside and int(inside[1]) != rank else "the world"
+        f"a communicator in which this rank is rank {inside[1]}"
+        if inside and int(inside[1]) != rank
+        else "the world"
     )
 
 
@@ -76,10 +78,13 @@ def tensors_differ(logs: Logs) -> list[Indication]:
     )
     if not name:
         return []
-    says = f"{name} is {one[0]} of ({one[1]}) on one side and {other[0]} of ({other[1]}) on the other."
+    says = (
+        f"{name} is {one[0]} of shape ({one[1]}) on one side and {other[0]} of shape ({other[1]}) on "
+        "the other side."
+    )
     fix = (
         "you",
-        f"Use the same data type and shape of {name} on both sides: convert it before the transfer.",
+        f"Use the same data type and shape for {name} on both sides. Convert the tensor before the transfer.",
         (f"tensor = tensor.to(torch.{other[0]})",),
     )
     return [
@@ -112,11 +117,11 @@ def all_wait_alike(logs: Logs) -> list[Indication]:
 
 def numbered_calls_differ(logs: Logs) -> list[Indication]:
     """NCCL prints another operation, size or type under one number within groups of one size."""
-    against = ("these may be two groups of the same size; then the calls do not belong together",)
+    against = ("these calls may belong to two groups of the same size, and then they are no mismatch",)
     find = (
         "you",
-        "Compare these two calls, and find out why the ranks differ: another branch, "
-        "another input, or an extra call.",
+        "Compare the two calls, and find out why the ranks differ, such as another branch, another "
+        "input, or an extra call.",
         (),
     )
     return (

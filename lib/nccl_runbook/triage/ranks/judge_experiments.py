@@ -46,7 +46,7 @@ def ruled_out(context: str) -> set[str]:
 def _broken(row: Mapping[str, Any], out: set[str], clause: str) -> list[Indication]:
     left = [cause for cause in row["causes"] if cause not in out]
     status = "likely" if len(left) == 1 else "possible"
-    path_at_fault = Advice(f"The job works with this path switched off: {row['path']}.", **advice(row))
+    path_at_fault = Advice(f"The job works without {row['path']}.", **advice(row))
     return [
         Indication(cause, status, (LogLine(CONTEXT, 1, clause),), (), 10 + at, path_at_fault)
         for at, cause in enumerate(left)
@@ -107,7 +107,8 @@ def _versions(row: Mapping[str, str], context: str) -> list[Indication]:
     if not good:
         change = (
             "you",
-            f"Go back to the {row['name']} that worked, or update the libraries that use it.",
+            f"Go back to the {row['name']} version that worked, or update the libraries that use "
+            f"{row['name']}.",
             (),
         )
         says = f"According to the report, this happens from {row['name']} {begins[0][0]} on."

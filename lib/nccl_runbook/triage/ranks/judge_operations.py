@@ -19,18 +19,18 @@ def operations_differ(works: list[tuple[int, Timeout]]) -> list[Indication]:
     number, group = works[0][1].seq, works[0][1].group
     called = " and ".join(f"{rank_names(those)} called {op}" for op, those in ranks.items())
     says = (
-        f"As number {number}, {called}. They wait for each other. Ranks match collectives by order, so one "
-        "rank made a call too many or took another branch, at this call or before it."
+        f"As call number {number}, {called}, so the ranks wait for each other. Ranks match collectives "
+        "by order, so one rank made an extra call or took another branch, at this call or earlier."
     )
     find = (
-        "Find where the ranks part: let torch compare each collective, and look for a condition or an early "
-        f"return before call {number} that holds on some of these ranks only:"
+        "Find where the ranks diverge. Let torch compare each collective, and look for a condition or "
+        f"an early return before call {number} that applies only to some of these ranks:"
     )
     advice = Advice(says, (("you", find, ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",)),))
     against = (
-        "two groups may have the same description; each counts its own calls"
+        "two groups may have the same description, and each group counts its own calls"
         if group
-        else "the lines do not name the group: each group counts its own calls",
+        else "the log lines do not name the group, and each group counts its own calls",
     )
     return [
         Indication("collective-mismatch", "likely", lines, against, 24, advice),

@@ -27,7 +27,7 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
             base,
             "host-busy",
             starting,
-            f"{is_are(starting)} there but without torch so far",
+            f"{is_are(starting)} running, but {is_are(starting)} still without torch",
             cause="start-skew",
             status="likely",
         )
@@ -45,14 +45,14 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
     if port and 0 in gone:
         owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
         held = Evidence(
-            f"the rendezvous port {port.port} is held by {owner}, which is not a rank of this job",
+            f"{owner}, which is not a rank of this job, holds the rendezvous port {port.port}",
             "/proc/net/tcp",
         )
         return accuse(
             base,
             "dead",
             views,
-            f"{is_are(views)} not there, and port {port.port} is held by {owner}",
+            f"{is_are(views)} missing, and {owner} holds port {port.port}",
             cause="rendezvous-port-in-use",
             status="likely",
             observed=[held],
@@ -66,7 +66,7 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
     wait = [v for v in base.ranks if v.does == "waits"]  # not those whose GPU waits: they have met
     in_init = bool(wait) and all(v.where in INIT for v in wait)
     how, evidence, cause = (
-        "ended, or never started",
+        "the process ended or never started",
         [],
         "rendezvous-misconfigured" if in_init else "peer-crashed",
     )
@@ -77,16 +77,20 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
             else f"its process exited with {ended[0].code}"
         )
         evidence, cause = (
-            [Evidence(f"pid {ended[0].pid}, of the same launcher: {how}", f"/proc/{ended[0].pid}/stat")],
+            [
+                Evidence(
+                    f"pid {ended[0].pid}, started by the same launcher: {how}", f"/proc/{ended[0].pid}/stat"
+                )
+            ],
             "peer-crashed",
         )
     home = (
-        "; they meet at localhost, so all have to be on this host"
+        "; the ranks meet at localhost, so all ranks must be on this host"
         if in_init and " in net:" in base.job
         else ""
     )
     twice = (
-        f"; rank {n} is there {m} times"
+        f"; rank {n} was started {m} times"
         for n, m in collections.Counter(r.rank for r, _ in members).items()
         if m > 1
     )
@@ -94,7 +98,7 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
         base,
         "dead",
         views,
-        f"{is_are(views)} not there: {how}{home}{''.join(twice)}",
+        f"{is_are(views)} missing: {how}{home}{''.join(twice)}",
         cause=cause,
         status="likely",
         observed=evidence,
@@ -126,8 +130,8 @@ def behind(base: Picture, members: Members) -> Optional[Picture]:
             base,
             "skipped",
             views,
-            f"{evidence[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the other "
-            "ranks did not make",
+            f"{evidence[0].text.partition(' ')[2].partition(' ')[2]}, so this rank made a call that "
+            "the other ranks did not make",
             cause="collective-on-some-ranks-only",
             status="likely",
             observed=evidence,
@@ -186,7 +190,7 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
                 "waits for a queue or a client, as an engine does between two requests, in",
             ),
             (first.process and asks(first.process), "skipped", None, f"waits for {ANSWER} in"),
-            (True, "skipped", None, "is late, or skipped a call: it sleeps in"),
+            (True, "skipped", None, "is late, or skipped a call, and sleeps in"),
         )
         if fits
     )
@@ -197,10 +201,10 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
         base,
         kind,
         late,
-        f"never came: {'it' if len(late) == 1 else 'the first'} {doing} "
+        f"never came to the collective: {'it' if len(late) == 1 else 'the first'} {doing} "
         f"{first.frame or 'its own code (no stack available)'}",
         cause=cause,
         status="possible" if kind == "unknown" else status,
         observed=[*evidence, *frames],
     )
-    return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")
+    return dataclasses.replace(picture, sentence=picture.sentence + "; the cause is not the network")

@@ -47,16 +47,16 @@ def strangers(base: Picture, members: Members) -> Optional[Picture]:
     ):
         return None
     lacks = (
-        "it has loaded neither torch nor NCCL"
+        "this process has loaded neither torch nor NCCL"
         if bare
-        else "it has torch, but waits in no collective and is connected to no rank"
+        else "this process has loaded torch, but waits in no collective and is connected to no rank"
     )
     return dataclasses.replace(
         base,
         job=NO_JOB,
         sentence=f"{base.ranks[0].name} does not look like a rank of a GPU job: {lacks}. "
         "A rank has RANK or SLURM_PROCID in its environment. Name a rank or its launcher (torchrun, srun)",
-        decides="nccl-runbook look   # every rank of yours on this host",
+        decides="nccl-runbook look   # all your ranks on this host",
     )
 
 
@@ -69,13 +69,13 @@ def left_over(base: Picture, members: Members) -> Optional[Picture]:
         base,
         "left-over",
         base.ranks,
-        f"{is_are(base.ranks)} left over from an earlier launch at this address, and may still "
-        "hold its port and GPUs",
+        f"{is_are(base.ranks)} left over from an earlier launch at this address, and may still hold "
+        "the port and the GPUs",
         cause=None,
         status="established",
-        observed=[Evidence(f"pids {pids}, begun before the newer ranks", "/proc")],
-        decides=f"ps -o pid,ppid,lstart,stat,args -p {pids}   # end them if they are yours: "
-        "the newer job needs their port and GPUs",
+        observed=[Evidence(f"pids {pids} started before the newer ranks", "/proc")],
+        decides=f"ps -o pid,ppid,lstart,stat,args -p {pids}   # end these processes if they are yours: the "
+        "newer job needs their port and GPUs",
     )
 
 
@@ -90,8 +90,8 @@ def launchers(base: Picture, members: Members) -> Optional[Picture]:
     return dataclasses.replace(
         base,
         decides=LOOK_THERE,
-        sentence=f"torchrun has started no rank: it is in {base.ranks[0].frame}. If it "
-        "waits for other hosts, all hosts need the same --rdzv-endpoint, --rdzv-id and --nnodes",
+        sentence=f"torchrun has not started a rank, and is in {base.ranks[0].frame}. If torchrun waits for "
+        "other hosts, all hosts need the same --rdzv-endpoint, --rdzv-id and --nnodes",
     )
 
 

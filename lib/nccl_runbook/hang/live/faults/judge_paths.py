@@ -75,8 +75,8 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
             base,
             "unknown",
             [],
-            f"{names(late)} {alone}, the rendezvous: rank 0 is not there yet, or "
-            f"{address} is not its host here",
+            f"{names(late)} {alone}, the rendezvous. Either rank 0 has not started yet, or {address} "
+            "does not lead to its host",
             cause=None,
             status="",
             observed=(),
@@ -89,8 +89,8 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
         base,
         "unreachable",
         late,
-        f"{alone}, where {counted(others, 'other')} have met: on that host {address} is not rank "
-        "0's host, or a firewall refuses the connection",
+        f"{alone}, where {counted(others, 'other')} have connected. On its own host, {address} is not "
+        "rank 0's host, or a firewall refuses the connection",
         cause="rendezvous-misconfigured",
         status="likely",
         observed=evidence,
@@ -106,8 +106,8 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
         return None
     common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
     why = (
-        f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is "
-        "not acknowledged. The path drops packets (firewall, link), or a host is down"
+        f"data that ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} "
+        "is not acknowledged. The network path drops packets (firewall, link), or a host is down"
     )
     held = [s for links in paths.values() for s in links[:2]]
     cut_off = [v for v in base.ranks if common == {v.host}]
@@ -119,7 +119,10 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
         cause="network-path-blocked",
         status="likely",
         observed=[
-            Evidence(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp")
+            Evidence(
+                f"{s.local} to {s.remote}: data was sent again {s.repeated} times without an answer",
+                "/proc/net/tcp",
+            )
             for s in held[:8]
         ],
         decides=f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from "

@@ -42,11 +42,12 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     if len(odd) != 1 or max(others) - min(others) > EVEN_POWER * middle:
         return None
     shown = (
-        f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, "
-        "all at 100 %"
+        f"{drawn[odd[0].host, odd[0].pid]:.0f} W, while the other GPUs draw {min(others):.0f} to "
+        f"{max(others):.0f} W, all at 100 % utilisation"
     )
     still = Evidence(
-        "all ranks launched the same number of collectives, and no rank launched another one since",
+        "all ranks launched the same number of collectives, and no rank has launched another "
+        "collective since",
         "NCCL RAS",
     )
     evidence = [Evidence(f"power: {shown}", "NVML"), *([still] if stands_still(members) else [])]
@@ -54,7 +55,7 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         base,
         "gpu-stuck",
         odd,
-        f"reached the collective, but its GPU still runs something else: it draws {shown}",
+        f"reached the collective, but its GPU still runs another kernel: this GPU draws {shown}",
         cause=None,
         status="likely" if len(evidence) > 1 else "possible",
         observed=evidence,
@@ -79,7 +80,10 @@ def slow_rank(base: Picture, members: Members) -> Optional[Picture]:
         or waits[1][0] - waits[0][0] < APART
     ):
         return None
-    shown = f"it waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
+    shown = (
+        f"it waits {waits[0][0]:.0%} of the time, while the other ranks wait at least "
+        f"{waits[1][0]:.0%} of the time"
+    )
     return _is_slow(base, waits[0][1], "likely", Evidence(shown, "main threads, ten moments a second"))
 
 
@@ -88,7 +92,7 @@ def _is_slow(base: Picture, slowest: RankView, status: str, evidence: Evidence) 
         base,
         "slow",
         [slowest],
-        f"is slow: {evidence.text}; last seen in {slowest.frame or 'its own code'}",
+        f"is slow: {evidence.text}; its stack was last in {slowest.frame or 'its own code'}",
         cause="straggler",
         status=status,
         observed=[evidence],
@@ -109,7 +113,10 @@ def slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
         or (used[0][0] > IDLE_MOST or least < RUNS_LEAST)
     ):
         return None
-    shown = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
+    shown = (
+        f"its GPU is busy at most {used[0][0]} % of the time, while the GPUs of the other ranks are "
+        f"busy at least {least} %"
+    )
     return _is_slow(base, used[0][2], "possible", Evidence(shown, "NVML"))
 
 
@@ -137,7 +144,7 @@ def loaders_wait(base: Picture, members: Members) -> Optional[Picture]:
         "unknown" if others else "slow",
         [first] if len(base.ranks) == 1 else [],
         f"{who}waits for {first.helper}. No rank moved within {seconds:g} s"
-        + (f"; nothing is known of {others}" if others else ""),
+        + (f"; this look shows nothing about {others}" if others else ""),
         cause="data-stall",
         status="possible" if others else "likely",
         observed=shown,
@@ -154,13 +161,13 @@ def all_moving(base: Picture, members: Members) -> Picture:
             base,
             decides=stack_line(base.ranks),
             sentence=(
-                f"no progress can be seen within {seconds}: {base.ranks[0].name} mostly sleeps, at "
-                f"{base.ranks[0].frame}. It may wait for a file, or pause between steps"
+                f"no progress was visible within {seconds}. {base.ranks[0].name} mostly sleeps, at "
+                f"{base.ranks[0].frame}. This rank may wait for a file, or pause between steps"
             ),
         )
     busy = [v for v in base.ranks if v.does == "busy"]
     works = (
-        f"{len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "
+        f"{len(busy)} of {counted(len(base.ranks), 'rank')} run code on the CPU, the first in "
         f"{busy[0].frame or 'its own code'}"
         if busy
         else ""
@@ -169,7 +176,7 @@ def all_moving(base: Picture, members: Members) -> Picture:
         return dataclasses.replace(
             base,
             decides="python3 nccl-look.pyz --live --gap 30",
-            sentence=f"no rank moved within {seconds}: {works}. Look again to see whether it goes on",
+            sentence=f"no rank moved within {seconds}: {works}. Look again to see whether the job continues",
         )
     verdict = (
         f"no rank waits in a collective: {works}"
@@ -177,8 +184,8 @@ def all_moving(base: Picture, members: Members) -> Picture:
         else f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking"
     )
     if others := unseen(members):
-        verdict += f"; nothing is known of {others}"
+        verdict += f"; this look shows nothing about {others}"
     gone = sorted(missing_ranks(members, []))
     if gone:
-        verdict += f"; {rank_names(gone)} left, and no rank waits. That is normal at the end of a job"
+        verdict += f"; {rank_names(gone)} ended, and no rank waits, which is normal at the end of a job"
     return dataclasses.replace(base, kind="unknown" if others or gone else "healthy", sentence=verdict)

@@ -33,27 +33,32 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
         return dataclasses.replace(
             base,
             decides=LOOK_THERE,
-            sentence=f"{base.ranks[0].name} waits ({shown}). No evidence shows which other "
-            "processes belong to its job",
+            sentence=f"{base.ranks[0].name} waits ({shown}). Nothing shows which other processes belong to "
+            "its job",
         )
     most, others, calls = spots[0], unseen(members), sorted({v.where for v in base.ranks})
     odd = [v for v, place in zip(base.ranks, places) if most[1] * 2 > len(places) > 2 and place != most[0]]
     uses_nccl = any(r.nccl for r, _ in members)  # then a call may end on the GPU, later than on the host
     # the arguments show which groups, ranks and tags differ; what NCCL does, only native frames show
-    arguments = f"py-spy dump --locals --pid {base.ranks[0].pid}   # of each rank: peer, tag, group, shape"
+    arguments = (
+        f"py-spy dump --locals --pid {base.ranks[0].pid}   # for each rank: compare peer, tag, group, shape"
+    )
     decides, evidence = "" if odd or uses_nccl else arguments, [Evidence(shown, "stacks")]
     if others and len(spots) == 1:
-        why = f"{counted(len(places), 'rank')} seen, all in the same wait ({shown}). "
-        why += f"Nothing is known about {others}"
+        why = f"{counted(len(places), 'rank')} visible, all waiting in the same call ({shown}). "
+        why += f"This look shows nothing about {others}"
         return accuse(base, "unknown", [], why, cause=None, status="", observed=[], decides=decides)
     if not others and len(places) > 1 and PARTNER.keys() >= {*calls} and not _helped(members):
         decides = "" if odd else arguments
         if len(calls) > 1:
             status = "possible"
-            why = f"their ranks, tags or groups may differ, or the path between them is blocked ({shown})"
+            why = (
+                "the peer ranks, tags or groups of these calls may differ, or the network path is "
+                f"blocked ({shown})"
+            )
         else:
             status = "likely" if uses_nccl or len(places) != base.world_size else "established"
-            why = f"none is in {PARTNER.get(calls[0])}: the code is at fault ({shown})"
+            why = f"no rank is in the matching {PARTNER.get(calls[0])}, so the code is at fault ({shown})"
         why = f"{all_wait(base.ranks)} in {' or '.join(calls)}, and {why}"
         return accuse(
             base,
@@ -73,13 +78,16 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
             base, "skipped", odd, why, cause=cause, status="likely", observed=evidence, decides=decides
         )
     if len(spots) > 1:
-        why = f"the ranks wait in different calls ({shown}). The stacks do not show which side is wrong"
+        why = (
+            f"the ranks wait in different calls ({shown}). The stacks do not show which of these calls "
+            "is wrong"
+        )
         kind, status = ("unknown", "possible") if uses_nccl or others else ("mismatch", "likely")
         return accuse(base, kind, [], why, cause=cause, status=status, observed=evidence, decides=decides)
     among = f" among the {len(places)} that were found" if base.world_size is None else ""
     why = (
-        f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing{among}"
-        f", unless several process groups share that line. {_advice(calls[0], uses_nccl)}"
+        f"{all_wait(base.ranks)} in one place ({shown}). No rank is missing{among}, unless several "
+        f"process groups share this line of code. {_advice(calls[0], uses_nccl)}"
     )
     return accuse(base, "symmetric", [], why, cause=None, status="possible", observed=[], decides=decides)
 

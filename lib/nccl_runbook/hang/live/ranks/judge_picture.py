@@ -92,7 +92,11 @@ def accuse(
         evidence=[
             *observed,
             *own,
-            *([Evidence(f"{len(victims) - 4} more wait", "table of ranks")] if len(victims) > 4 else []),
+            *(
+                [Evidence(f"{len(victims) - 4} more ranks wait", "table of ranks")]
+                if len(victims) > 4
+                else []
+            ),
         ],
         # a Python line that is known says more than native frames
         decides=decides or stack_line([v for v in culprits if not v.frame] if culprits else victims),

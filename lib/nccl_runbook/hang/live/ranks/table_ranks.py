@@ -7,7 +7,7 @@ from nccl_runbook.hang.live.facts import Live, LiveRank
 from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, RankView
 from nccl_runbook.hang.live.ranks.judge_stacks import main_stacks, words_of
 
-COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
+COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where the rank is", "GPU", "does")
 MOST_ROWS = 512
 DOES = {
     "waits": "waits in a collective",
@@ -97,4 +97,4 @@ def looked_at(looks: Sequence[Live]) -> str:
         f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}"
         for look in looks
     )
-    return f"Looked at: {taken}. Nothing was stopped, signalled or changed."
+    return f"Time of the look: {taken}. The look stopped, signalled and changed nothing."
