@@ -116,7 +116,7 @@ def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node
     """The finding about a launch; unknown flags that resemble those of the table are evidence."""
     cause, known = CAUSE if placed.verdict == "duplicate" else None, launch.row["flags"]
     slips = [
-        f"the flag --{n} is not in our table; the most similar flag is --{near}"
+        f"--{n}: not in our table; the most similar flag is --{near}"
         for n in launch.flags
         if n not in known
         for near in difflib.get_close_matches(n, known, 1, 0.95)
