@@ -190,8 +190,8 @@ def choice(runs: SyncRuns) -> Finding | None:
     return Finding(
         "weight-sync-choice",
         Severity.NOTE,
-        f"{row['title']}: use {fit[0]}, which takes {seconds[fit[0]]:.4f} s for a sync of "
-        f"{runs.size_bytes / 1e9:.2f} GB on this machine{other}",
+        f"{row['title']}: {fit[0]}, {seconds[fit[0]]:.4f} s for a sync of {runs.size_bytes / 1e9:.2f} "
+        f"GB on this machine{other}",
         tuple(
             Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}")
             for m, s in sorted(seconds.items(), key=lambda item: item[1])
@@ -219,8 +219,8 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
         Finding(
             "own-sync-phases",
             Severity.NOTE,
-            f"your own sync took {whole:.3f} s on {slowest.who}, including {slowest.phases[phase]:.3f} "
-            f"s in {phase}",
+            f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of this "
+            f"time in {phase}",
             (Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source),),
             (
                 Remedy(

@@ -133,8 +133,8 @@ def _note(runs: SyncRuns) -> str:
         sentences.append("NCCL's first sync also creates the communicator.")
     if written:
         sentences.append(
-            f"The disk methods write to {' and '.join(written)}, without fsync between writing and "
-            "reading, and read every byte."
+            f"Disk: files in {' and '.join(written)}, without fsync between writing and reading; every "
+            "byte is read."
         )
     sentences += [f"{a.method}: by {a.by}." for a in runs.run if a.by]
     if fsync:
