@@ -5,6 +5,7 @@ import html
 import json
 import pkgutil
 import re
+from pathlib import Path
 from typing import Dict, List, Match, Pattern
 from urllib.parse import quote
 
@@ -210,14 +211,13 @@ def own_patterns(path: str) -> List[Pattern[str]]:
     """The expressions of a file, one a line. ValueError names the line of an invalid one; OSError if
     unreadable."""
     patterns = []
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                patterns += [re.compile(line.rstrip("\n"))] if line.strip() else []
-            except re.error as error:
-                raise ValueError(
-                    f"{path}, line {number}: {line.strip()} is not a regular expression ({error})"
-                ) from None
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").split("\n"), 1):
+        try:
+            patterns += [re.compile(line)] if line.strip() else []
+        except re.error as error:
+            raise ValueError(
+                f"{path}, line {number}: {line.strip()} is not a regular expression ({error})"
+            ) from None
     return patterns
 
 

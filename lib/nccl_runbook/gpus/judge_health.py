@@ -97,7 +97,6 @@ def faults(machine: Machine) -> Iterator[Finding]:
     by_title: dict[str, Finding] = {}
     for row in table("gpus/faults")["fault"]:
         field, name = row["field"], row.get("has", "")
-        show = _SHOWS.get(field, operator.attrgetter(field))
         bad, shown = (_with_fault(row, n, machine) for n in (name, row.get("shown", name)))
         if bad and row["id"] not in by_title:
             by_title[row["id"]] = Finding(
@@ -105,7 +104,10 @@ def faults(machine: Machine) -> Iterator[Finding]:
                 Severity(row["severity"]),
                 f"GPU {', '.join(str(g.nvml_index) for g in bad)}: {row['says']}",
                 tuple(
-                    Evidence(f"GPU {g.nvml_index}: {show(g)}", f"gpus.nvml.gpus[{g.nvml_index}].{field}")
+                    Evidence(
+                        f"GPU {g.nvml_index}: {_SHOWS.get(field, operator.attrgetter(field))(g)}",
+                        f"gpus.nvml.gpus[{g.nvml_index}].{field}",
+                    )
                     for g in shown
                 ),
                 remedies(row, [g.nvml_index for g in shown]),

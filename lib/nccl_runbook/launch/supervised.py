@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_S, KILL_S = 5.0, 1.0
@@ -21,8 +22,7 @@ def below(pid):
     children = []
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/%d/task" % pid):  # a thread has children of its own
-            with open("/proc/%d/task/%s/children" % (pid, task)) as file:
-                children += [int(word) for word in file.read().split()]
+            children += map(int, Path("/proc/%d/task/%s/children" % (pid, task)).read_text().split())
     return [p for child in children for p in (child, *below(child))]
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from pathlib import Path
 
 OUR_ROOT = os.getppid()
 
@@ -17,9 +18,9 @@ def holds_gpu(pid):
     """Whether a process maps the driver's library or has a GPU's device file open; None without permission
     to see."""
     try:
-        with open(f"/proc/{pid}/maps") as maps:
-            if any("libcuda.so" in line or "/dev/nvidia" in line for line in maps):
-                return True
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        if "libcuda.so" in maps or "/dev/nvidia" in maps:
+            return True
         links = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return None

@@ -140,9 +140,11 @@ def fires(clue: Clue, logs: Logs) -> bool:
         and not may_be_slow(logs, matches.resumed)
     ):
         return False
-    if clue.above and not _under(clue, logs):
-        return False
-    return all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without)
+    return (
+        all(i in logs.seen for i in clue.also)
+        and not any(i in logs.seen for i in clue.without)
+        and (not clue.above or bool(_under(clue, logs)))
+    )
 
 
 def _under(clue: Clue, logs: Logs) -> list[tuple[LogLine, LogLine]]:

@@ -222,8 +222,7 @@ def divisors(option: str, total: int, replicas: int) -> str:
     """The beginning of a remedy: the values of the option at which replicas of that many GPUs fill the total;
     empty if there are none."""
     fit = [str(n) for n in range(1, total + 1) if total % (n * replicas) == 0]
-    values = f"{', '.join(fit[:-1])}{' or ' if len(fit) > 1 else ''}{''.join(fit[-1:])}"
-    return f"Set {option} to {values}, or " if fit else ""
+    return f"Set {option} to {' or '.join(fit)}, or " if fit else ""
 
 
 def _group(name: str, jobs: Sequence[Job], of: str = "") -> Group:

@@ -7,8 +7,6 @@ from nccl_runbook.plan.allocation.flags import Launch
 from nccl_runbook.plan.areal import Mode, part
 from nccl_runbook.plan.groups import Group, Job, Placed, divisors, groups_of, that_apply, verdict_of
 
-LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
-
 
 def place(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     """Components and placement on one node of those that the trainer has. ValueError if a size is no
@@ -38,7 +36,7 @@ def place(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         part("engine", "vllm", "vllm-serve", data, tensor),
     )
     of_server = server_sees[: tensor * data]
-    elsewhere = machines > 1 or launch.value("server_host") not in LOCAL
+    elsewhere = machines > 1 or launch.value("server_host") not in ("", "0.0.0.0", "127.0.0.1", "localhost")
     first_is_shared = bool(of_trainer) and of_trainer[0] in of_server and not elsewhere
     any_is_shared = bool(set(of_trainer) & set(of_server)) and not elsewhere
     too_few = len(of_server) < tensor * data or len(of_trainer) < processes
@@ -79,11 +77,11 @@ def _colocated(
         )
     )
     verdict = verdict_of((refusals, "refused"), (len(of_trainer) < processes, "zero-visible"))
-    notes += [
+    in_process = (
         "with vllm_mode colocate, each trainer process runs its own engine and loads the weights "
         "itself, without an NCCL group"
-    ]
-    return Mode(parts, None), Placed(_groups((), of_trainer), verdict, (*refusals, *notes))
+    )
+    return Mode(parts, None), Placed(_groups((), of_trainer), verdict, (*refusals, *notes, in_process))
 
 
 def _groups(engine: Sequence[int], trainer: Sequence[int]) -> tuple[Group, ...]:
