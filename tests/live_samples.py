@@ -47,11 +47,11 @@ def alive(pid: int) -> bool:
 
 def rank(number: int | None, frames: list[Frame] | None, state: str = "S", waits: str = "futex_do_wait", cpu_s: float = 0.0, *, world: int = 4,
          gil: bool = False, lines: tuple[int, ...] = (0, 0, 0, 0), moments: dict[str, int] | None = None, job: str = "localhost:29500 in net:[1]",
-         local: int | None = None, has_torch: bool = True, nccl: str = "", sockets=(), switches: int = 0) -> LiveRank:
-    """A rank that was in ``frames`` in each sample, ``lines`` further down each time; ``cpu_s`` from one sample to the next."""
+         local: int | None = None, has_torch: bool = True, nccl: str = "", sockets=(), switches: int = 0, ready_s: float = 0.0) -> LiveRank:
+    """A rank that was in ``frames`` in each sample, ``lines`` further down each time; ``cpu_s`` and ``ready_s`` from one sample to the next."""
     samples = []
     for at, line in enumerate(lines):
-        threads = [Thread(100 + (number or 0), state, waits, 5.0 + at * cpu_s, 10 + at * switches)]
+        threads = [Thread(100 + (number or 0), state, waits, 5.0 + at * cpu_s, 10 + at * switches, at * ready_s)]
         moved = [dataclasses.replace(f, line=f.line + line) for f in frames or []]
         stacks = [Stack(threads[0].tid, "MainThread", state == "R", gil, moved)] if frames else Gap("absent", "py-spy is not installed here")
         samples.append(Sample(at * 3.0, threads, stacks))

@@ -937,3 +937,58 @@ def test_ranks_whose_gpus_wait_have_met() -> None:
     waits = s.rank(0, [Frame("train", "/home/a/train.py", 30)], nccl="/x/libnccl.so.2", world=2)
     found = told(s.look(waits, gpus=[s.gpu(0, 100, 120.0, waits.pid)]))
     assert (found.cause, [v.rank for v in found.culprits]) == ("peer-crashed", [1])
+
+
+# --- ranks that wait for a CPU core
+
+def crowded(number: int, frames: list[Frame], ready_s: float, **more) -> LiveRank:
+    """A rank that used 0.3 s of the 3 s between two samples, and was ready to run without a core for ``ready_s`` of them."""
+    return s.rank(number, frames, "R", "running", cpu_s=0.3, ready_s=ready_s, moments=BUSY, **more)
+
+
+@pytest.mark.parametrize("late", [
+    lambda ready_s: crowded(3, s.SAVING, ready_s), lambda ready_s: crowded(3, [Frame("tokens", "/home/a/train.py", 7)], ready_s, gil=True),
+    lambda ready_s: crowded(3, s.IN_ALL_REDUCE, ready_s, lines=(0, 3, 0, 2)), lambda ready_s: crowded(3, [], ready_s, has_torch=False)])
+def test_a_rank_that_has_no_core_is_accused_of_nothing(late) -> None:
+    without, with_core = told(s.look(*waiting(0, 1, 2), late(2.7))), told(s.look(*waiting(0, 1, 2), late(0.2)))
+    assert (without.kind, without.cause, without.status, culprits(without)) == ("unknown", "cpu-affinity", "possible", [])
+    assert verdict([without]) == "unknown" and "rank 3" in without.sentence and "90%" in without.evidence[0].text
+    assert culprits(with_core) == [3] and with_core.cause != "cpu-affinity"
+
+
+def test_what_does_not_depend_on_cores_is_named_on_a_crowded_host_too() -> None:
+    stopped = s.rank(1, s.IN_ALL_REDUCE, "T", "do_signal_stop")
+    asleep = s.rank(1, s.ASLEEP, "S", "hrtimer_nanosleep")
+    for rank, kind in ((stopped, "stopped"), (asleep, "skipped")):
+        found = told(s.look(*[s.rank(n, s.IN_ALL_REDUCE, ready_s=0.01) for n in (0, 2, 3)], rank))
+        assert (found.kind, culprits(found)) == (kind, [1])
+    odd = dataclasses.replace(crowded(1, s.IN_INIT, 2.7), world_size=5)
+    assert (told(s.look(*waiting(0, 2, 3), odd)).kind, culprits(told(s.look(*waiting(0, 2, 3), odd)))) == ("mismatch", [1])
+
+
+def in_steps(number: int, in_lock: int, moments: int = 100, ready_s: float = 0.0) -> LiveRank:
+    return s.rank(number, s.IN_ALL_REDUCE, cpu_s=0.2, switches=30, lines=(0, 2, 0, 1), ready_s=ready_s,
+                  moments={"S futex": in_lock, "R running": moments - in_lock})
+
+
+def test_a_slow_rank_is_not_one_that_waits_for_a_core() -> None:
+    others = [in_steps(n, 90, ready_s=0.1) for n in (0, 1, 2)]
+    assert (told(s.look(*others, in_steps(3, 30, ready_s=0.9))).kind, culprits(told(s.look(*others, in_steps(3, 30, ready_s=0.9))))) == ("slow", [3])
+    found = told(s.look(*others, in_steps(3, 30, ready_s=1.2)))  # of the 2.1 s in which it did not wait for others
+    assert (found.kind, culprits(found), found.cause) == ("unknown", [], "cpu-affinity")
+
+
+def test_few_moments_make_no_rank_slow_and_no_job_healthy() -> None:
+    few = told(s.look(*[in_steps(n, 4, 5) for n in (0, 1, 2)], in_steps(3, 1, 5)))
+    assert (few.kind, culprits(few), few.cause) == ("unknown", [], None) and few.decides
+    many = told(s.look(*[in_steps(n, 48, 60) for n in (0, 1, 2)], in_steps(3, 12, 60)))
+    assert (many.kind, culprits(many)) == ("slow", [3])
+
+
+def test_a_healthy_job_stays_healthy_and_its_want_of_cores_is_shown() -> None:
+    short = told(s.look(*[in_steps(n, 20, ready_s=2.0) for n in range(4)]))
+    assert (short.kind, short.cause, short.status) == ("healthy", None, "") and "67%" in short.evidence[-1].text
+    assert told(s.look(*[in_steps(n, 20, ready_s=1.0) for n in range(4)])).evidence == []
+    alike = told(s.look(*[crowded(n, s.IN_ALL_REDUCE, 2.7) for n in range(4)]))
+    assert (alike.kind, culprits(alike), alike.cause, alike.status) == ("unknown", [], "cpu-affinity", "possible")
+    assert "-pc PID" in with_command([alike], None)[0].decides, "another process may have this pid by now"

@@ -28,6 +28,7 @@ def _thread(pid: int, tid: int) -> Thread:
         waits_in(folder),
         round((int(fields[11]) + int(fields[12])) / TICKS, 2),
         sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status))),
+        round(int((unless_gone("", read, f"{folder}/schedstat").split() or [0, 0])[1]) / 1e9, 3),
     )
 
 

@@ -15,13 +15,15 @@ BY_CONNECTION = "ranks connected to process "  # its beginning, of ranks that on
 class Thread:
     """One thread of a process. ``state``: as in /proc/PID/stat (R S D T t Z X); ``waits``: the kernel
     function or system call in which it sleeps, empty if unknown; ``cpu_s``: seconds of user and system time;
-    ``switches``: context switches."""
+    ``switches``: context switches; ``ready_s``: seconds in which it was ready to run and had no CPU core, 0
+    if the kernel does not count them."""
 
     tid: int
     state: str
     waits: str
     cpu_s: float
     switches: int
+    ready_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

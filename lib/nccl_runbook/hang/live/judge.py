@@ -26,6 +26,7 @@ from nccl_runbook.hang.live.faults.judge_slow import (
     all_moving,
     gpu_stuck,
     loaders_wait,
+    short_of_cores,
     slow_by_gpus,
     slow_rank,
 )
@@ -138,6 +139,7 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     picture = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(
         base, **_undecided(base)
     )
+    picture = short_of_cores(base, picture)
     return dataclasses.replace(
         picture, sentence=_attempt(members) + picture.sentence, decides=_where(picture, now, bare)
     )
@@ -149,7 +151,7 @@ def with_command(pictures: Sequence[Picture], pids: Optional[Sequence[int]]) -> 
     its number by now."""
     if pids is None:
         return [
-            dataclasses.replace(p, decides=re.sub(r"(kill -CONT|--pid) \d+", r"\1 PID", p.decides))
+            dataclasses.replace(p, decides=re.sub(r"(kill -CONT|--pid|-pc) \d+", r"\1 PID", p.decides))
             for p in pictures
         ]
     ended = {v.pid for p in pictures for v in p.ranks if v.does == "missing"}
