@@ -136,10 +136,8 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
             else ()
         ),
     )
-    picture = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(
-        base, **_undecided(base)
-    )
-    picture = short_of_cores(base, picture)
+    first = next((p for p in (rule(base, now) for rule in rules) if p), None)
+    picture = short_of_cores(base, first or dataclasses.replace(base, **_undecided(base)))
     return dataclasses.replace(
         picture, sentence=_attempt(members) + picture.sentence, decides=_where(picture, now, bare)
     )

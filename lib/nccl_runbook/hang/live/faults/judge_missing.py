@@ -187,7 +187,7 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
                 first.process and awaits_work(first.process),
                 "unknown",
                 None,
-                "waits for a queue or a client, as an engine does between two requests, in",
+                "may be an idle engine, because it waits for a queue or a client in",
             ),
             (first.process and asks(first.process), "skipped", None, f"waits for {ANSWER} in"),
             (True, "skipped", None, "is late, or skipped a call, and sleeps in"),
@@ -207,4 +207,5 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
         status="possible" if kind == "unknown" else status,
         observed=[*evidence, *frames],
     )
-    return dataclasses.replace(picture, sentence=picture.sentence + "; the cause is not the network")
+    sentence = picture.sentence + ("" if kind == "unknown" else "; the cause is not the network")
+    return dataclasses.replace(picture, sentence=sentence)

@@ -129,13 +129,12 @@ def short_of_cores(base: Picture, picture: Picture) -> Picture:
     cause = {
         "cause": "cpu-affinity",
         "status": "possible",
-        "decides": f"taskset -pc {first.pid}; cat /proc/pressure/cpu /sys/fs/cgroup/cpu.stat",
+        "decides": f"taskset -pc {first.pid}; cat /sys/fs/cgroup/cpu.stat /proc/pressure/cpu",
     }
     if late:
-        unclear = (
-            f"it is not known whether {first.name}, last in {first.frame or 'its own code'}, is at fault"
-        )
-        return dataclasses.replace(base, sentence=f"{unclear}: {why}", evidence=[evidence], **cause)
+        who = f"{first.name}, last in {first.frame or 'its own code'},"
+        sentence = f"it is not known whether {who} is at fault: {why}"
+        return dataclasses.replace(base, sentence=sentence, evidence=[evidence], **cause)
     return dataclasses.replace(
         picture,
         sentence=f"{picture.sentence}; {why}",
