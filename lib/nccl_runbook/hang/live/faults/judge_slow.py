@@ -123,7 +123,7 @@ def short_of_cores(base: Picture, picture: Picture) -> Picture:
     if not slowed or late and picture.kind not in LATE:
         return picture
     first, least = slowed[0], min(without_core(v.process) for v in slowed)
-    shown = f"{names(slowed)} had no CPU core for {least:.0%} of the time or more, although ready to run"
+    shown = f"{names(slowed)} had no CPU core for at least {least:.0%} of the time, although ready to run"
     why = f"{shown}. Other processes use these cores, or an affinity mask or a container limit leaves too few"
     evidence = Evidence(shown, f"/proc/{first.pid}/schedstat on {first.host}")
     cause = {
