@@ -27,12 +27,22 @@ CHATTER = re.compile(
     rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
 )
+MOST_IGNORED = 30  # lines of a destructor's exception
+_IGNORED = re.compile(
+    rb"Exception ignored [^\n]*\n(?:[^\n]*Traceback \(most[^\n]*\n)?(?:(?:\[\w+\]: )?[ \t][^\n]*\n)*[^\n]*\Z"
+)
 TRACEBACK = 200  # lines above an exception in which its traceback begins
 # not of a library: installed, or Python's own
 _OWN_FRAME = re.compile(r'\s*File "(?![^"\n]*(?:-packages/|/lib/python\d|<))[^"\n]+", line \d')
 
 
 _LATE = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS")  # a GPU's, reported at a later call
+
+
+def is_ignored(rows: list[bytes]) -> bool:
+    """Whether the last of these rows is an exception that ends nothing: Python prints what a destructor
+    raises, with its traceback, and goes on."""
+    return bool(_IGNORED.search(b"\n".join(rows[-TRACEBACK:])))
 
 
 def own_frame(rows: list[bytes]) -> int:
