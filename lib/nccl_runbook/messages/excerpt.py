@@ -29,7 +29,8 @@ CHATTER = re.compile(
 )
 MOST_IGNORED = 30  # lines of a destructor's exception
 _IGNORED = re.compile(
-    rb"Exception ignored [^\n]*\n(?:[^\n]*Traceback \(most[^\n]*\n)?(?:(?:\[\w+\]: )?[ \t][^\n]*\n)*[^\n]*\Z"
+    rb"(?m)^(?:\[\w+\]: )?Exception ignored [^\n]*\n(?:[^\n]*Traceback \(most[^\n]*\n)?"
+    rb"(?:(?:\[\w+\]: )?[ \t][^\n]*\n)*[^\n]*\Z"
 )
 TRACEBACK = 200  # lines above an exception in which its traceback begins
 # not of a library: installed, or Python's own
@@ -39,10 +40,10 @@ _OWN_FRAME = re.compile(r'\s*File "(?![^"\n]*(?:-packages/|/lib/python\d|<))[^"\
 _LATE = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS")  # a GPU's, reported at a later call
 
 
-def is_ignored(rows: list[bytes]) -> bool:
-    """Whether the last of these rows is an exception that ends nothing: Python prints what a destructor
-    raises, with its traceback, and goes on."""
-    return bool(_IGNORED.search(b"\n".join(rows[-TRACEBACK:])))
+def is_ignored(rows: list[bytes], index: int) -> bool:
+    """Whether this row is an exception that ends nothing: Python prints what a destructor raises, with its
+    traceback, and goes on."""
+    return bool(_IGNORED.search(b"\n".join(rows[max(index - MOST_IGNORED, 0) : index + 1])))
 
 
 def own_frame(rows: list[bytes]) -> int:
