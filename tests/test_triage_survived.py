@@ -183,6 +183,8 @@ FRAMES = 'Traceback (most recent call last):\n  File "/w/job.py", line 61, in __
     "Exception ignored in: <function Pool.__del__ at 0x7fd1>\n" + FRAMES + "AttributeError: no _pool\n",
     "Exception ignored while calling deallocator <function Pool.__del__ at 0x7fd1>:\n" + FRAMES + "OSError: [Errno 9] Bad file descriptor\n",
     "".join(f"[rank2]: {line}\n" for line in ("Exception ignored in: <function Pool.__del__>\n" + FRAMES + "KeyError: 3").splitlines()),
+    *("".join(f"{before}{line}\n" for line in ("Exception ignored in: <function Pool.__del__>\n" + FRAMES + "KeyError: 3").splitlines())
+      for before in ("[default2]:", "(Worker pid=4071, ip=10.0.4.9) ")),
     "Exception ignored in: <_io.TextIOWrapper name='<stdout>'>\nBrokenPipeError: [Errno 32] Broken pipe\n",
 ])
 def test_what_a_destructor_raises_ends_no_rank(tmp_path, text):

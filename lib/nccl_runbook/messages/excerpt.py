@@ -29,8 +29,9 @@ CHATTER = re.compile(
 )
 MOST_IGNORED = 30  # lines of a destructor's exception
 _IGNORED = re.compile(
-    rb"(?m)^(?:\[\w+\]: )?Exception ignored [^\n]*\n(?:[^\n]*Traceback \(most[^\n]*\n)?"
-    rb"(?:(?:\[\w+\]: )?[ \t][^\n]*\n)*[^\n]*\Z"
+    rb"(?m)^(?:\[\w+\]: ?|\(\w+ pid=[^\n)]*\) )?Exception ignored [^\n]*\n"
+    rb"(?:[^\n]*Traceback \(most[^\n]*\n)?(?:(?:\[\w+\]: ?|\(\w+ pid=[^\n)]*\) )?[ \t][^\n]*\n)*"
+    rb"[^\n]*\Z"
 )
 TRACEBACK = 200  # lines above an exception in which its traceback begins
 # not of a library: installed, or Python's own
