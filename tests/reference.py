@@ -32,7 +32,7 @@ VERDICTS = {
     "degraded": "The job runs or may run, but a warning says what to change.",
     "unknown": "Evidence that decides the verdict is missing. The answer says which evidence, and what to do next."}
 OTHER_CODES = {"1": "The runbook itself failed. One sentence on standard error gives the reason.", "2": "The command was used wrongly. One sentence says what to change.",
-               "129, 130, 143": "The run was interrupted by SIGHUP, SIGINT or SIGTERM. The page shows what ran before."}
+               "129, 130, 143": "The run was interrupted by SIGHUP, SIGINT or SIGTERM. The page shows the results up to the interruption."}
 STATUSES = {
     "established": "A log line or a measurement shows the fault itself, or an experiment with a control run proved the cause.",
     "likely": "The evidence points to this cause more than to any other. If the fix is expensive, run the test in `decides` before you apply the fix.",
@@ -111,7 +111,7 @@ def default(option: Any) -> str:
 
 
 def cause_page() -> str:
-    parts = ["# Causes\n\nThese are the causes that an answer can name. Each heading is the permanent id of a cause, which records, pages and JSON output use.\n"]
+    parts = ["# Causes\n\nThese are the causes that an answer can name. Each heading is the permanent id of a cause. Records, pages and JSON output use the same id.\n"]
     for cause in causes().values():
         _, why, line = cause.decides
         remedies = [f"- **{cell(WHO[who].capitalize())}**: {cell(text)}\n" + block(lines) for who, text, lines in cause.remedy]
