@@ -60,7 +60,8 @@ def reduce(
     axis: Annotated[
         list[str],
         typer.Option(
-            metavar="NAME=A,B,...", help="A size to vary, with its values from the smallest to the largest."
+            metavar="NAME=A,B,...",
+            help="A size of the job, with its values from smallest to largest. Repeatable.",
         ),
     ] = [],  # noqa: B006
     deadline: Annotated[

@@ -48,7 +48,7 @@ def dev(
     to_the_end: Annotated[
         bool,
         typer.Option(
-            "--to-the-end", help="Wait until jobs that hang reach their timeout, and read their logs too."
+            "--to-the-end", help="Wait until jobs that hang reach their timeout, and diagnose their logs too."
         ),
     ] = False,
     keep: Annotated[

@@ -110,8 +110,8 @@ def soak(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Repeat your command, a collective or a weight sync. How often does a run fail, do the runs get
-    slower, and does another setting help? The results of all finished runs are kept, even if `soak`
-    is killed."""
+    slower, and does another setting help? If `soak` is killed, the results of all finished runs are
+    still on disk."""
     stop.end()  # until the first run
     stopped = stop.Stop()
     with contextlib.ExitStack() as stack:
