@@ -35,7 +35,7 @@ from nccl_runbook.search.group_testing import wilson  # noqa: E402
 
 EVIDENCE = ROOT / "tests" / "evidence.jsonl"
 OUTCOMES = ("right", "undecided", "wrong")
-SUBJECTS = {"live": "live look at a hung job", "dumps": "flight-recorder dumps", "log": "log of a job that ended, `run` if it is not enough", "gym": "the gym: `diagnose`, live and from the log",
+SUBJECTS = {"live": "`look` at a hung job", "dumps": "flight-recorder dumps", "log": "log of a job that ended, `run` if it is not enough", "gym": "the gym: `diagnose`, live and from the log",
             "run": "`run`: tests of the machine", "ab": "`ab`: A against B", "env": "`env`", "setup": "`make report` on a machine without network", "edges": "copies between GPUs", "look": "`look` on a bare node"}
 UNNAMED = "not named"  # runs whose record has counts, but no names of faults
 # the cause of each fault that the tests plant; a fault without a cause of its own stands for none. Jobs of the gym name their causes themselves.

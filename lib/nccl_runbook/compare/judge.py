@@ -193,7 +193,7 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
             f"{'more than 100' if missed > 100 else f'{missed:.2g}'}. Use more rounds. {says}",
         )
     if r.holds_one:
-        return Finding("no-difference", Severity.OK, f"no difference seen. {says}", _said(c))
+        return Finding("no-difference", Severity.OK, f"no difference between A and B seen. {says}", _said(c))
     if not r.is_sure:
         return Finding(
             "no-difference",

@@ -167,7 +167,7 @@ def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
         verdict(pictures),
         headline(pictures, sure),
         "",
-        f"live look \u00b7 {looks[0].taken if looks else ''}",
+        f"running job \u00b7 {looks[0].taken if looks else ''}",
     )
 
 
