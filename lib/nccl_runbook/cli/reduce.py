@@ -71,7 +71,7 @@ def reduce(
             min=1.0,
             max=1e6,
             help="Time limit of a run in seconds. After this time, "
-            "`reduce` looks at the hung run, and ends it.",
+            "`reduce` examines the hung run as `look` does, and ends it.",
         ),
     ] = 900,
     fail_on: Annotated[

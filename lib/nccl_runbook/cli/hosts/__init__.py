@@ -150,7 +150,7 @@ def asked(
             hosts = dataclasses.replace(
                 hosts, worlds=worlds.ladder(worlds.Worlds(agents, gpus, redactor.json), deadline_s, fault)
             )
-            mark("ranks", "ranks ran over the hosts")
+            mark("ranks", "test ranks ran on the hosts")
         # a host may go while the others are asked
         lost = {h for w in known(hosts.worlds) for h in w.lost}
         return dataclasses.replace(
