@@ -187,7 +187,7 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
         evidence=(
             Evidence(
                 f"rank {rank} called {called(hang, own)}{_line(own.op)}; in earlier steps, "
-                f"{called(hang, wait)} was called at this place",
+                f"the rank called {called(hang, wait)} at this point",
                 source_of(hang, own),
             ),
             *_waiting(hang, waits),
