@@ -240,7 +240,7 @@ def test_notebook_06_is_skipped_without_files_and_judges_its_own_record(tmp_path
     seen = {"schema": "nccl-runbook/record/1", "step": "06-timeouts", "started": "2026-01-01T00:00:00Z"}
     records.write_text(tmp_path / "look.json", json.dumps([{**seen, "facts": to_json({"live": live_samples.look(*ranks)})}]))
     looked = execute(record_path=str(tmp_path / "look.json"))
-    assert looked.status == "broken" and "rank 0 never came" in looked.reason
+    assert looked.status == "broken" and "rank 0 never reached" in looked.reason
 
 
 @pytest.mark.slow

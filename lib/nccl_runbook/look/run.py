@@ -64,7 +64,7 @@ WHILE_IT_HANGS: Dict[str, Dict[str, Any]] = {
     "--live": {
         "action": "store_true",
         "help": (
-            "find the rank that never came, and why; prints a table at once, and the answer after the gap"
+            "find the rank that never reached the collective; prints a table at once, and the answer later"
         ),
     },
     "--gap": {
