@@ -223,11 +223,7 @@ class Ranks:
         as a scheduler's, a rank of this file must begin a second step: one that lost a peer ends the step it
         is in."""
         who = file if rank is None else rank
-        if (
-            file in self._well
-            or order <= self._survived_to(who)
-            or self._survived.went_on(who, order, until_error=True)
-        ):
+        if file in self._well or order <= self._survived_to(who):
             return True
         own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
         ranks = [r for r, row in self._rows.items() if rank is None and file in row["files"]]
