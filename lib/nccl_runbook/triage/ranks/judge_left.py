@@ -27,7 +27,7 @@ def rank_left(logs: Logs) -> list[Indication]:
         (
             (
                 "you",
-                "Let all ranks leave together. Before a rank stops, reduce its condition over all ranks.",
+                "Let all ranks end at the same step. To do so, reduce the stop condition over all ranks:",
                 ("stop = torch.tensor(int(condition)); dist.all_reduce(stop, op=dist.ReduceOp.MAX)",),
             ),
         ),
