@@ -28,7 +28,7 @@ SCHEMAS = ROOT / "lib" / "nccl_runbook" / "schemas"
 WRITTEN_BY = "<!-- written by tests/reference.py -->"
 LONGEST_ERROR, LONGEST_EXAMPLE = 110, 70
 VERDICTS = {
-    "healthy": "Every requested check ran and found nothing wrong.", "broken": "A test or the job failed, or the job cannot work with these settings. The answer shows the evidence, and how certain the cause is.",
+    "healthy": "Every requested check ran and found nothing wrong.", "broken": "A test or the job failed or hangs, or the job cannot work with these settings. The answer shows the evidence, and how certain the cause is.",
     "degraded": "The job runs or may run, but a warning says what to change.",
     "unknown": "Evidence that decides the verdict is missing. The answer says which evidence, and what to do next."}
 OTHER_CODES = {"1": "The runbook itself failed. One sentence on standard error gives the reason.", "2": "The command was used wrongly. One sentence says what to change.",

@@ -53,7 +53,7 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
         if len(calls) > 1:
             status = "possible"
             why = (
-                "the peer ranks, tags or groups of these calls may differ, or the network path is "
+                "the peer ranks, tags or groups of these calls may differ, or the path between them is "
                 f"blocked ({shown})"
             )
         else:
