@@ -86,9 +86,8 @@ TIME_LIMIT = "slurmstepd: error: *** JOB 4077 ON w4 CANCELLED AT 2026-04-04T04:0
 
 
 @pytest.mark.parametrize(("text", "lead"), [
-    # a message, steps, and then another error
-    (TOPOLOGY + steps(1, 3) + "srun: error: w5: task 9: Segmentation fault (core dumped)\n", "peer-crashed"),
-    (TOPOLOGY + HUGGING + OWN, "peer-crashed"),
+    # after its end by the scheduler, a job has seconds for more steps, and for errors that come of the end
+    *((steps(1, 3) + TIME_LIMIT + steps(4, 7) + last, "scheduler-time-limit") for last in ("srun: error: w4: task 0: Killed\n", OWN)),
     (TOPOLOGY + steps(1, 1) + "srun: error: w5: task 9: Segmentation fault (core dumped)\n", "topology-file-bad"),
     (steps(1, 3) + TOPOLOGY + OWN, "topology-file-bad"),
     # the scheduler's reason is one of its own

@@ -224,11 +224,7 @@ class Ranks:
         is in. ``ended``: the line reports that the scheduler ended the job, so an unnamed rank, too, must
         begin a second step."""
         who = file if rank is None else rank
-        if (
-            file in self._well
-            or order <= self._survived_to(who)
-            or self._survived.went_on(who, order, until_error=True)
-        ):
+        if file in self._well or order <= self._survived_to(who):
             return True
         ranks = [r for r, row in self._rows.items() if rank is None and file in row["files"]]
         seconds = (self._progress.get(r, (-1, -1))[1] for r in (file, *ranks))
