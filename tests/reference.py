@@ -28,11 +28,11 @@ SCHEMAS = ROOT / "lib" / "nccl_runbook" / "schemas"
 WRITTEN_BY = "<!-- written by tests/reference.py -->"
 LONGEST_ERROR, LONGEST_EXAMPLE = 110, 70
 VERDICTS = {
-    "healthy": "Every requested check ran and found nothing wrong.", "broken": "A test or the job failed, or the job cannot work with these settings. The answer shows the evidence, and how certain the cause is.",
+    "healthy": "Every requested check ran and found nothing wrong.", "broken": "A test or the job failed or hangs, or the job cannot work with these settings. The answer shows the evidence, and how certain the cause is.",
     "degraded": "The job runs or may run, but a warning says what to change.",
     "unknown": "Evidence that decides the verdict is missing. The answer says which evidence, and what to do next."}
 OTHER_CODES = {"1": "The runbook itself failed. One sentence on standard error gives the reason.", "2": "The command was used wrongly. One sentence says what to change.",
-               "129, 130, 143": "The run was interrupted by SIGHUP, SIGINT or SIGTERM. The page shows what ran before."}
+               "129, 130, 143": "The run was interrupted by SIGHUP, SIGINT or SIGTERM. The page shows the results up to the interruption."}
 STATUSES = {
     "established": "A log line or a measurement shows the fault itself, or an experiment with a control run proved the cause.",
     "likely": "The evidence points to this cause more than to any other. If the fix is expensive, run the test in `decides` before you apply the fix.",
@@ -40,11 +40,11 @@ STATUSES = {
     "ruled-out": "A test of this run excludes the cause."}
 KEYS = {
     "schema": "name and version of this document", "sentence": "the answer in one sentence", "decides": "the next command to run, which confirms or excludes the cause",
-    "cause": "permanent id, see causes.md", "status": "how sure a cause is, or how a step ended", "evidence": "what was seen, and where", "remedy": "what to change, who can do so, and lines to copy", "setting": "the NAME=VALUE that the finding is about",
+    "cause": "permanent id, see causes.md", "status": "how sure a cause is, or how a step ended", "evidence": "log lines or measurements, each with its source", "remedy": "what to change, who can do so, and lines to copy", "setting": "the NAME=VALUE that the finding is about",
     "against[]": "evidence against the finding", "against": "the comparison with the good run", "hypotheses": "causes that a log line points to, the most certain first", "fits": "causes that fit the symptom, but that no log line shows",
     "undecided": "true if no cause is likely or established", "unknown_lines": "log lines that look like errors and match no known message",
     "culprits": "ranks that never reached the collective, or called a different one", "victims": "ranks that only wait for the culprits", "frame": "line of code in which the first culprit is",
-    "kind": "what happened", "collective": "the collective in which the victims wait", "not_seen": "what could not be seen, with the reason",
+    "kind": "what happened", "collective": "the collective in which the victims wait", "not_seen": "what could not be read, with the reason",
     "says": "what the cause means", "findings": "the findings, worst first", "dumps": "the answer of `hang` about dumps among the files"}
 
 TITLES = {"record": "one step of a run, NN-name.json", "verdict": "nccl-runbook run --json, verdict.json"}
@@ -79,8 +79,8 @@ def symptom_page() -> str:
         cut = s.error[:LONGEST_ERROR] + "..." * (len(s.error) > LONGEST_ERROR)
         links = ", ".join(f"[{name[:2]}](../{name}.ipynb)" for name in s.steps)
         rows.append([f"**{cell(s.words)}**" + (f"<br>{code(cut)}" if cut else ""), cell(s.says), links])
-    return ("# Symptoms\n\nFind your error text in this table. If the job hangs now, [look at the job](hung-jobs.md) before you kill it. If you have a log,\n"
-            "[triage](logs.md) names the cause in a second. The notebooks in the last column test the node.\n\n"
+    return ("# Symptoms\n\nFind your error text in this table. If the job hangs now, [examine the job](hung-jobs.md) before you kill it. If you have a log,\n"
+            "[triage](logs.md) names the cause in a second. The notebooks in the last column test the GPUs, links and settings of the node.\n\n"
             + table(["you see", "most common cause, and first check", "notebooks"], rows))
 
 
@@ -111,7 +111,7 @@ def default(option: Any) -> str:
 
 
 def cause_page() -> str:
-    parts = ["# Causes\n\nThese are the causes that an answer can name. Each heading is the permanent id of a cause, which records, pages and JSON output use.\n"]
+    parts = ["# Causes\n\nThese are the causes that an answer can name. Each heading is the permanent id of a cause. Records, pages and JSON output use the same id.\n"]
     for cause in causes().values():
         _, why, line = cause.decides
         remedies = [f"- **{cell(WHO[who].capitalize())}**: {cell(text)}\n" + block(lines) for who, text, lines in cause.remedy]
@@ -311,16 +311,16 @@ Before you act on an answer, read the evidence that it quotes.
 The authors knew the following reports while they wrote the catalogue of messages:
 
 {scores_table("68 labelled")}
-On public reports and files that the authors had not seen, the tool finds fewer causes and raises few false alarms. A rule that was committed before the run chose this material ([reports](../../tests/benchmark/reports.md), [scripts, configurations, logs](../../tests/benchmark/README.md)):
+On public reports and files that the authors had not seen, the tool finds fewer causes and raises few false alarms. This material was chosen by a rule that was committed before the run ([reports](../../tests/benchmark/reports.md), [scripts, configurations, logs](../../tests/benchmark/README.md)):
 
 {scores_table("90 public")}
 {scores_table("second sample")}
-The reports come from four samples of search excerpts, often without the full log. One person labelled the first two samples, and two people labelled the last two. The samples are small, but they show best what to expect on new reports.
+The reports come from four samples of search excerpts, often without the full log. One person decided the true causes in the first two samples, and two people in the last two. The samples are small, but they show best what to expect on new reports.
 
 The following samples were written for each cause from the definition of the cause, before the tool ran on any sample ([benchmark](../../tests/benchmark/README.md)):
 
 {scores_table("252 synthetic")}
-A search for 37 well-known phrases gives this baseline on the same samples:
+For comparison, a simple search for 37 well-known phrases gives these numbers on the same samples:
 
 {scores_table("the same for a baseline")}
 Many of these samples contain the words of a user instead of program output. The tool relies on program output, so it gives no cause for most samples that it misses.
@@ -331,7 +331,7 @@ If the first cause is only *possible*, or no cause is named, the answer names a 
 
 {part_table("live", "dumps")}
 - A killed or stopped rank leaves no dump. In such cases, the tool blamed no rank from the dumps alone, and the case counts as undecided.
-- In a job where a kernel spins on two GPUs, the tool blamed no rank either.
+- In a job in which a kernel never ended on two GPUs, the tool blamed no rank either.
 - Two jobs with dumps of ordinary failures are undecided, because the guilty rank had ended without a dump.
 - The picture in README shows a job of eight ranks over Gloo.
 
@@ -341,7 +341,7 @@ If the first cause is only *possible*, or no cause is named, the answer names a 
 |---|---|
 | Python and torch | 3.9 with torch 2.2; 3.11 with torch 2.13 (CPU); 3.12 with torch 2.11 (GPUs) |
 | GPUs | 1, 2, 3 and 4 H200; 1 H100; NCCL 2.28.9: see the [scorecard](scorecard.md) |
-| live looks on two and three hosts | network namespaces of one machine; torchrun, and mpirun of Open MPI 4.1.4, over Gloo |
+| `look` on two and three hosts | network namespaces of one machine; torchrun, and mpirun of Open MPI 4.1.4, over Gloo |
 | Slurm | 22.05, with the lines for batch scripts and `srun --overlap` |
 | Docker | 20.10, with the file over standard input and with `docker exec`; read-only root, another uid, no network, /tmp and /dev/shm of 1 MiB |
 | conda | 26.7, with `conda run` |

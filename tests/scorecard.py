@@ -35,7 +35,7 @@ from nccl_runbook.search.group_testing import wilson  # noqa: E402
 
 EVIDENCE = ROOT / "tests" / "evidence.jsonl"
 OUTCOMES = ("right", "undecided", "wrong")
-SUBJECTS = {"live": "live look at a hung job", "dumps": "flight-recorder dumps", "log": "log of a job that ended, `run` if it is not enough", "gym": "the gym: `diagnose`, live and from the log",
+SUBJECTS = {"live": "`look` at a hung job", "dumps": "flight-recorder dumps", "log": "log of a job that ended, `run` if it is not enough", "gym": "the gym: `diagnose`, live and from the log",
             "run": "`run`: tests of the machine", "ab": "`ab`: A against B", "env": "`env`", "setup": "`make report` on a machine without network", "edges": "copies between GPUs", "look": "`look` on a bare node"}
 UNNAMED = "not named"  # runs whose record has counts, but no names of faults
 # the cause of each fault that the tests plant; a fault without a cause of its own stands for none. Jobs of the gym name their causes themselves.
@@ -153,7 +153,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
     for subject, hardware, chosen in groups(rows, "faults"):
         total = sum(tally(chosen).values(), Counter())
         lines.append([SUBJECTS[subject], hardware, *(total[word] for word in OUTCOMES), dates(chosen), commands(chosen)])
-    return Table("summary", "Faults, by part of the tool", ["part", "hardware", *OUTCOMES, "date", "command"], lines,
+    return Table("summary", "Faults, by part of the tool", ["part of the tool", "hardware", *OUTCOMES, "date", "command"], lines,
                  "Right: the cause is likely or established, and its rank is named. Undecided: nothing is named, or the cause is only possible. Some tests accept undecided, "
                  "for example when a killed rank leaves no dump; here it counts as undecided.")
 
@@ -164,7 +164,7 @@ def alarm_table(rows: Sequence[Row]) -> Table:
     for subject, hardware, chosen in groups(rows, "works"):
         runs, alarms = (sum(r["works"][at] for r in chosen) for at in (0, 1))
         lines.append([SUBJECTS[subject], hardware, runs, alarms, bound(runs, alarms), dates(chosen), commands(chosen)])
-    return Table("alarms", "False alarms", ["part", "hardware", "healthy jobs or runs", "alarms", "rate at 95 %", "date", "command"], lines,
+    return Table("alarms", "False alarms", ["part of the tool", "hardware", "healthy jobs or runs", "alarms", "rate at 95 %", "date", "command"], lines,
                  "No alarm in N runs bounds the rate below 3/N.")
 
 
@@ -177,7 +177,7 @@ def fault_table(rows: Sequence[Row]) -> Table:
     for (subject, fault), where in sorted(by_fault.items(), key=lambda item: (-sum(c["wrong"] for c in item[1].values()), -sum(c["undecided"] for c in item[1].values()), item[0])):
         total = sum(where.values(), Counter())
         lines.append([fault, subject, *(total[word] for word in OUTCOMES), "; ".join(f"{h}: {'/'.join(str(c[w]) for w in OUTCOMES)}" for h, c in sorted(where.items()))])
-    return Table("faults", "Each fault", ["fault", "part", *OUTCOMES, "by hardware: right/undecided/wrong"], lines,
+    return Table("faults", "Each fault", ["fault", "part of the tool", *OUTCOMES, "by hardware: right/undecided/wrong"], lines,
                  "What was ever wrong comes first. A fault that is named after a file of tests is described there; jobs of the gym: nccl-runbook dev gym --list.")
 
 
@@ -203,7 +203,7 @@ def time_table(rows: Sequence[Row]) -> Table:
         for subject, hardware, chosen in groups(rows, field):
             took = [s for row in chosen for s in (row[field].values() if field == "took_s" else row[field])]
             lines.append([SUBJECTS[subject], hardware, len(took), round(statistics.median(took), 1), max(took), dates(chosen), commands(chosen)])
-    return Table("time", "Time to the answer", ["part", "hardware", "times", "median s", "longest s", "date", "command"], lines,
+    return Table("time", "Time to the answer", ["part of the tool", "hardware", "times", "median s", "longest s", "date", "command"], lines,
                  "Of the gym: the command that answers, without the job. Of `run`: all steps that were asked for.")
 
 

@@ -475,7 +475,7 @@ def test_what_was_measured_comes_first_and_the_fix_once(tmp_path):
     assert {f["replacement"] for f in document["findings"]} == {"unset NCCL_P2P_DISABLE"}
     shown = run(*files, *rest).stdout
     assert shown.startswith(f"Degraded: {document['findings'][0]['text']}\n") and shown.count("unset NCCL_P2P_DISABLE") == 1
-    assert "B is" in shown.splitlines()[0] and "carries it" in shown
+    assert "B is" in shown.splitlines()[0] and "makes the difference" in shown
 
 
 @pytest.mark.parametrize(("a", "b", "verdict"), [({"NCCL_P2P_DISABLE": "1"}, {}, "healthy"), ({"NCCL_NET": "broken"}, {}, "degraded")])

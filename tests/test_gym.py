@@ -31,7 +31,7 @@ DETAIL = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 QUICK: dict[str, dict[str, str]] = {
     "raises-shell": {}, "wrong-argument": {}, "host-memory": {}, "open-files": {}, "shapes-differ": {}, "types-of-one-size-detail": DETAIL, "ddp-models-differ": {},
     "interface": {"GLOO_SOCKET_IFNAME": "eth99"}, "no-address": {"MASTER_ADDR": ""}, "no-rank": {"RANK": ""}}
-UNDECIDED = {"exits-early": {}}  # only its victims print a word; under torchrun, its list of failed processes says more
+UNDECIDED = {"exits-early": {}}  # only its victims print a word
 WORKS = ("short", "caught_once")
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from book_samples import run_cli
 from fake_gpus import planted
+from nccl_runbook.triage.symptoms import symptoms
 from processes import ROOT, children, gone, start_time
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.skipif(find_spec("jupyterlab") is None, reason="JupyterLab is not installed"),
@@ -218,7 +219,7 @@ def test_a_pasted_log_is_read_as_a_log(lab, page):
 
 
 @pytest.mark.parametrize("label, wrong, why", [("What do you have?", "/nowhere/a.log", "there is no file"), ("GPUs", "zero", "'zero' is not a GPU index"), ("GPUs", "999", "there is no GPU 999"),
-                                               ("Interpreter", "/nowhere/python", "there is no program")])
+                                               ("Interpreter", "/nowhere/python", "program /nowhere/python")])
 def test_wrong_input_is_refused_in_the_field(page, label, wrong, why):
     open_options(page)
     page.get_by_label(label, exact=True).fill(wrong)
@@ -234,7 +235,7 @@ def test_wrong_input_is_refused_in_the_field(page, label, wrong, why):
 def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
     before = {*(lab[2] / "outputs").glob("*")}
     open_options(page)
-    page.get_by_label("Symptom", exact=True).select_option(label="runs for a while, then hangs until the watchdog fires")
+    page.get_by_label("Symptom", exact=True).select_option(label=symptoms()["hangs-later"].words)
     page.get_by_role("checkbox", name="03-fewer-gpus", checked=False).wait_for()  # the answer asks for a look: it has ticked nothing
     only_step(page, "03-fewer-gpus")
     page.get_by_label("Budget, seconds", exact=True).fill("240")
@@ -361,7 +362,7 @@ def test_without_a_gpu_the_place_of_the_button_says_why_nothing_can_be_tried(pag
     give(page, "node0:7:7 [0] transport/nvls.cc:9 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\nstep 2 of 3",
          "multicast")
     page.get_by_label("Setting to try").wait_for()
-    page.get_by_text("shows no GPU: on the CPU, a setting").wait_for()
+    page.get_by_text("No GPU is visible on this machine").wait_for()
     assert page.get_by_role("button", name="Try the setting beside a control").is_hidden()
     interpret(page, f"env {sys.executable}")
     page.get_by_role("button", name="Try the setting beside a control").wait_for()
@@ -369,7 +370,7 @@ def test_without_a_gpu_the_place_of_the_button_says_why_nothing_can_be_tried(pag
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    ("CUDA error: an illegal memory access was encountered", "Xid of the hardware"),
+    ("CUDA error: an illegal memory access was encountered", "CUDA_LAUNCH_BLOCKING=1"),
     ("torch.distributed.DistBackendError: NCCL error: unhandled system error", "Which transport is broken"),
     ("tests/data/hang/skip", "rank 2 called broadcast")])
 def test_one_thing_to_do_next_is_marked(page, given, words):
@@ -384,7 +385,7 @@ def test_every_wrong_field_is_marked(page):
     for label, wrong in (("Interpreter", "/nowhere/python"), ("GPUs", "seven")):
         page.get_by_label(label, exact=True).fill(wrong)
         page.get_by_label(label, exact=True).press("Tab")
-    for why in ("there is no program", "'seven' is not a GPU index"):
+    for why in ("program /nowhere/python", "'seven' is not a GPU index"):
         page.get_by_role("alert").filter(has_text=why).wait_for()
     page.get_by_text("first correct GPUs and Interpreter").wait_for()
     shot(page, "wrong")

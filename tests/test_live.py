@@ -172,7 +172,7 @@ def test_the_command_reads_fast_and_imports_neither_torch_nor_jupyter(record: Pa
     code = ("import sys; from nccl_runbook.__main__ import main\ntry: main()\nexcept SystemExit: pass\n"
             "assert not {'torch', 'IPython', 'papermill', 'nbformat'} & set(sys.modules), 'heavy'")
     ended = subprocess.run([sys.executable, "-c", code, "look", "--record", str(record)], env=with_library(), capture_output=True, text=True)
-    assert ended.returncode == 0 and "never came" in ended.stdout, ended.stderr
+    assert ended.returncode == 0 and "never reached" in ended.stdout, ended.stderr
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

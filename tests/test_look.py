@@ -292,7 +292,7 @@ def test_a_page_that_cannot_be_written_names_its_own_option(tmp_path: Path) -> N
 def test_on_a_read_only_root_it_names_the_way_out_and_works_over_standard_output(pyz: Path) -> None:
     box = read_only(pyz)
     refused = look(pyz, *LADDER, before=box)
-    assert refused.returncode == 1 and re.fullmatch(rf"nccl-look: .* nccl-look-\S+Z\.json: {os.strerror(errno.EROFS)}; .*--json, - .*\n", refused.stderr)
+    assert refused.returncode == 1 and re.fullmatch(rf"nccl-look: .* nccl-look-\S+Z\.json: {os.strerror(errno.EROFS)}\b.*--json\b.* - .*\n", refused.stderr)
     ended = look(pyz, *LADDER, "--json", "-", before=box)
     assert ended.returncode == 0 and len(json.loads(ended.stdout)[0]["facts"]["ladder"]["rungs"]) == 2 and "2 ranks: passed" in ended.stderr
 
@@ -361,7 +361,7 @@ def test_a_user_without_name_and_home_can_look(pyz: Path) -> None:
         copy = Path(shutil.copy(pyz, folder))
         refused = look(copy, *LADDER, before=become, python=python)
         ended = look(copy, *LADDER, "--json", "-", before=(*become, f"PYTHONPATH={packages}"), python=python)
-    assert refused.returncode == 1 and f"{os.strerror(errno.EACCES)}; " in refused.stderr and "--json" in refused.stderr
+    assert refused.returncode == 1 and f"{os.strerror(errno.EACCES)}. " in refused.stderr and "--json" in refused.stderr
     assert ended.returncode == 0 and len(json.loads(ended.stdout)[0]["facts"]["ladder"]["rungs"]) == 2, ended.stderr
 
 

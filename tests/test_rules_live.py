@@ -449,7 +449,7 @@ def test_of_several_jobs_the_hung_one_is_told_first() -> None:
     one = s.look(*fine, s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))
     found = judge_looks([one])
     assert [p.job.split()[0] for p in found] == ["localhost:29500", "localhost:1"] and verdict(found) == "broken"
-    assert re.search("<title>Broken: job at localhost:29500: rank 0 never came.*<h1>Broken: job at localhost:29500: rank 0", page(found, [one]), re.S)
+    assert re.search("<title>Broken: job at localhost:29500: rank 0 never reached.*<h1>Broken: job at localhost:29500: rank 0", page(found, [one]), re.S)
     assert "<h1>Healthy: " in page(found[1:], [one]) and "<h1>Unknown: " in page([], [one]), "the word of the verdict, as on every page"
 
 

@@ -54,10 +54,10 @@ def test_the_first_line_of_a_failure_counts_and_its_evidence_has_the_interval_on
     assert sum("%" in e.text for f in compared for e in f.evidence) == 2 * bool(b)
 
 
-def test_without_other_settings_no_arm_is_shown() -> None:
+def test_without_other_settings_no_set_up_is_shown() -> None:
     alone, both = (table.tables(soak(*arms)) for arms in (("ppf",), ("ppf", "ppp")))
-    assert [[t.columns[at] for at in t.filled].count("arm") for t in (*alone, *both)] == [0, 0, 1, 1]
-    assert "arm" not in repr(alone[0]).split() and "A (" not in judge.judge(soak("ppf"))[0].title
+    assert [[t.columns[at] for at in t.filled].count("set-up") for t in (*alone, *both)] == [0, 0, 1, 1]
+    assert "set-up" not in repr(alone[0]).split() and "A (" not in judge.judge(soak("ppf"))[0].title
 
 
 # two-sided, as scipy.stats.fisher_exact 1.17.1 gives them

@@ -68,7 +68,7 @@ def runs_to_its_end(folder: Path) -> tuple[int, dict, bool]:
         pids = worlds.start(running, folder / "world", "healthy")
         with start_cli("watch", "--pid", pids[0], *QUICK, "--html", folder / "hang.html", "--json", env=with_library()) as watching:
             line = watching.stderr.readline()
-            while "Watching on" not in line:  # it looked, as its ranks are always seen at one line
+            while "goes on watching" not in line:  # it looked, as its ranks are always seen at one line
                 assert line, "it ended before its job"
                 line = watching.stderr.readline()
             worlds.end(running)
@@ -85,7 +85,7 @@ def beside_another_job(folder: Path) -> tuple[int, dict]:
         assert line.startswith("1 rank "), line
         os.kill(own, signal.SIGKILL)
         said, errors = watching.communicate(timeout=60)
-    assert "looking at its job" not in errors, errors
+    assert "made no progress" not in errors, errors
     return watching.returncode, json.loads(said)
 
 

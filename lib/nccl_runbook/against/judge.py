@@ -148,7 +148,7 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     few = (
         "the bad run opened fewer communicators than the good run"
         if per
-        else "perhaps only because one run was longer (no weight syncs were timed)"
+        else "no weight sync was timed, so these are totals; perhaps one run only lasted longer"
     )
     return [
         Difference(

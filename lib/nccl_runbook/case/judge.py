@@ -146,7 +146,7 @@ def next_test(
             return Test(
                 "nccl-runbook look   # on the job's host, while the job hangs"
                 + ("" if first.line.startswith("nccl-runbook hang ") else f"\n{first.line}"),
-                "Without a dump, the faulty rank stays unknown. Run `look`, or collect dumps next time.",
+                "Without a dump, the faulty rank is unknown. Run `look`, or collect dumps next time.",
                 (open_causes[0],),
             )
         about_s = step_texts()[first.probe].about_s if first.probe in step_texts() else 0

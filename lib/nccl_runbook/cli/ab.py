@@ -60,13 +60,11 @@ def ab(
     ] = "",
     more_is_better: Annotated[
         bool,
-        typer.Option("--more-is-better", help="Treat a larger number as better, as for tokens per second."),
+        typer.Option("--more-is-better", help="A larger number is better, as for tokens per second."),
     ] = False,
     collective: Annotated[
         str,
-        typer.Option(
-            metavar="OP", help="Collective to run if you name no command. Its roles are rank0, rank1, ..."
-        ),
+        typer.Option(metavar="OP", help="Collective to run if you name no command. Roles: rank0, rank1, ..."),
     ] = "all_reduce",
     size: Annotated[
         int,
@@ -79,7 +77,8 @@ def ab(
     sync: Annotated[
         str,
         typer.Option(
-            metavar="MODEL", help="Compare a weight sync of this model. Its roles are trainer and engine."
+            metavar="MODEL",
+            help="Run a weight sync of this model instead of a command. Roles: trainer, engine.",
         ),
     ] = "",
     method: Annotated[
@@ -148,7 +147,8 @@ def ab(
             )
             if command or compared.stopped:
                 libraries = Gap(
-                    "not-run", compared.stopped or "settings inside your own command are not inspected"
+                    "not-run",
+                    compared.stopped or "the runbook does not read the settings inside your own command",
                 )
             else:
                 libraries = environment.of_arms(ranks.engine, arms)

@@ -99,8 +99,8 @@ def __getattr__(name: str) -> Any:
                 "--share",
                 callback=share,
                 help="Replace names of hosts, users, teams, buckets and folders, IP and MAC "
-                "addresses, and GPU UUIDs. Names of files, jobs and models are kept, so "
-                "read the page before you pass it on.",
+                "addresses, and GPU UUIDs. The page still contains names of files, jobs "
+                "and models, so read it before you pass it on.",
             ),
         ],
         "HtmlOption": Annotated[
@@ -114,7 +114,8 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 metavar="FILE",
                 callback=in_a_folder,
-                help="Save the facts as a record, to judge the record or join it with others later.",
+                help="Also save what the command read in this file. `look --record` judges such files "
+                "later, and joins the files of several hosts.",
             ),
         ],
     }[name]

@@ -53,8 +53,8 @@ def look(
     is doing, and which ranks wait. The command only reads."""
     if record and (pid or save):
         answer.leave(
-            "--record cannot be combined with --pid or --save: it joins saved records and does not "
-            "look at processes"
+            "--record cannot be combined with --pid or --save, because --record joins saved records and "
+            "reads no processes"
         )
     began = time.monotonic()
     stop.end()

@@ -52,8 +52,8 @@ def plan(
         bool,
         typer.Option(
             "--check-devices",
-            help="Also check with NVML that the planned GPUs of this machine are different "
-            "GPUs. Without --gpus, all visible GPUs are checked.",
+            help="Also check, with NVML, that the planned indices mean different GPUs on this "
+            "machine. Without --gpus, check all visible GPUs.",
         ),
     ] = False,
     json: answer.JsonOption = False,

@@ -60,7 +60,8 @@ def reduce(
     axis: Annotated[
         list[str],
         typer.Option(
-            metavar="NAME=A,B,...", help="A size to vary, with its values from the smallest to the largest."
+            metavar="NAME=A,B,...",
+            help="A size of the job, with its values from smallest to largest. Repeatable.",
         ),
     ] = [],  # noqa: B006
     deadline: Annotated[
@@ -70,7 +71,7 @@ def reduce(
             min=1.0,
             max=1e6,
             help="Time limit of a run in seconds. After this time, "
-            "`reduce` looks at the hung run, and ends it.",
+            "`reduce` examines the hung run as `look` does, and ends it.",
         ),
     ] = 900,
     fail_on: Annotated[

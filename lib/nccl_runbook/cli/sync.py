@@ -65,11 +65,11 @@ def sync(
         str, typer.Option(metavar="LIST", help="Also measure while engines multiply matrices of these sizes.")
     ] = "",
     tensor_parallel: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Ranks per engine; each rank keeps its own rows.")
+        int, typer.Option(metavar="N", min=1, help="Ranks per engine. Each rank holds a part of each tensor.")
     ] = 1,
     layers: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers; 0 means all.")] = 0,
     repeats: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Syncs per method; the first sync is reported separately.")
+        int, typer.Option(metavar="N", min=1, help="Syncs per method. The first sync has its own column.")
     ] = 3,
     directory: Annotated[
         str,
@@ -95,24 +95,26 @@ def sync(
         str,
         typer.Option(
             metavar="FILE",
-            help="Show where your own sync spends its time, from a log with lines of pause_trace().",
+            help="Show where your own sync spends its time, from a log with the lines that "
+            "pause_trace() of nccl_guards.py prints.",
         ),
     ] = "",
     pid: Annotated[
         list[int],
         typer.Option(
             metavar="N...",
-            help="Show where your own sync spends its time, from stacks of trainer and engines "
-            "(for vLLM: EngineCore).",
+            help="Show where your own sync spends its time, from Python stacks of these processes: "
+            "the trainer and the engines. For vLLM, name its EngineCore processes.",
         ),
     ] = [],  # noqa: B006
     will_it_pay: Annotated[
         tuple[str, str] | None,
         typer.Option(
             metavar="A B",
-            help="Compare the time of a full transfer, a delta and FP8 for two checkpoints "
-            "(safetensors files or folders). Name a --python that has numpy to get the "
-            "answer faster.",
+            help="Which transfer from checkpoint A to checkpoint B is fastest: all weights, a delta "
+            "(only the changed values), or FP8? The times are computed for the rate --link. A and "
+            "B are safetensors files or folders. With a --python that has numpy, the answer comes "
+            "faster.",
         ),
     ] = None,
     link: Annotated[
@@ -123,9 +125,10 @@ def sync(
         tuple[str, str] | None,
         typer.Option(
             metavar="A B",
-            help="Compare the weights of trainer and engine by digests, which "
-            "sync/arrived/digest.py writes. Separate digests of several engine ranks by "
-            "commas. Exit code: 0 the same, 3 different, 2 not comparable.",
+            help="Compare the weights of the trainer (digest file A) with the weights of the engine "
+            "(digest file B). sync/arrived/digest.py writes such files. If each engine rank has a "
+            "file, separate these files by commas. Exit code: 0 all tensors are the same, 3 some "
+            "tensors differ, 2 no tensor can be compared.",
         ),
     ] = None,
     json: answer.JsonOption = False,

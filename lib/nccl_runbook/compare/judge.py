@@ -189,11 +189,11 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
         return Finding(
             "no-difference",
             Severity.UNKNOWN,
-            "no difference seen, but so few runs could miss a difference by a factor of "
+            "no difference between A and B seen, but so few runs could miss a difference by a factor of "
             f"{'more than 100' if missed > 100 else f'{missed:.2g}'}. Use more rounds. {says}",
         )
     if r.holds_one:
-        return Finding("no-difference", Severity.OK, f"no difference seen. {says}", _said(c))
+        return Finding("no-difference", Severity.OK, f"no difference between A and B seen. {says}", _said(c))
     if not r.is_sure:
         return Finding(
             "no-difference",
@@ -221,7 +221,7 @@ def _said(c: Comparison) -> tuple[Evidence, ...]:
 
 def _use(arm: str) -> Remedy:
     return Remedy(
-        "you", f"Use the settings of {arm}. The table of differences lists every setting that differs."
+        "you", f"Use set-up {arm}. The table of differences shows its value of each setting that differs."
     )
 
 
@@ -254,7 +254,7 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
     )
     carry = "makes" if len(rows) == 1 else "together make"
     how = (
-        f"{carry} the difference, as {len(c.walk.tried)} tests with parts of the settings showed"
+        f"{carry} the difference, as {len(c.walk.tried)} tests with some of the settings showed"
         if c.walk.tried
         else "is the only setting that differs"
     )
@@ -264,7 +264,7 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
             severity,
             f"{says} {how}{also}",
             evidence,
-            (Remedy("your launcher", "Set this as in A:", tuple(map(_as_in_a, rows))),),
+            (Remedy("your launcher", "Use the value from set-up A:", tuple(map(_as_in_a, rows))),),
         )
     ]
 

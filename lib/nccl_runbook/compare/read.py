@@ -29,7 +29,7 @@ from nccl_runbook.logs.file import text_of
 
 GRAMMAR = (
     "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the unchanged "
-    "environment. Separate several parts with blanks. Parts after @trainer apply only to the role trainer"
+    "environment. Separate several with blanks. Settings after @trainer apply only to the role trainer"
 )
 # of one process or session, not of a set-up: left as they are around the runbook
 _SESSION = re.compile(

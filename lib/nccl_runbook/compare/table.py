@@ -39,7 +39,7 @@ def runs_table(c: Comparison) -> Table:
         "",
         ["set-up", "figure", "runs", "median", "least", "most"],
         [*rows, *failed] or [["nothing was run", *[""] * 5]],
-        f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. The figure of a run is "
+        f"{c.what}; {len(c.samples)} of {c.wanted} runs, in the order A B B A. The figure of a run is "
         "the median of its values.",
         drawn="spread",
     )
@@ -55,7 +55,7 @@ def differences_table(c: Comparison) -> Table:
     named = [] if isinstance(c.walk, Gap) or c.walk.why_not else c.walk.named
     rows = [
         *(
-            [d.setting, d.a, d.b, Cell("carries it", "warn") if d.setting in named else ""]
+            [d.setting, d.a, d.b, Cell("makes the difference", "warn") if d.setting in named else ""]
             for d in c.differences
         ),
         *([name, "", "", Cell(f"not compared: {why}", "muted")] for name, why in c.left_out.items()),

@@ -56,7 +56,7 @@ def check_range(name: str, value: Any) -> Any:
         shlex.split(value if name in ("command", "arm_a", "arm_b") and not os.path.isfile(value) else "")
     except ValueError as error:
         raise ParameterError(
-            f"parameter {name}: {value} cannot be read as words of a shell ({error})"
+            f"parameter {name}: {value} cannot be split into words as a shell does ({error})"
         ) from error
     least = 1 if name in ("budget_s", "repeats") else 0
     if type(value) in (int, float) and not value >= least:

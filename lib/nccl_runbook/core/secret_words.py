@@ -29,7 +29,7 @@ MOST_PER_CHANGE, MOST_OF_ONE_CASE = 8 / 3, 3.6
 # letters of one kind, a capital before small ones, a number, a size such as 256x192x64, a dimension (2D)
 _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # a word between hyphens: what it is in is a name
-_PLAIN = re.compile("(?<![^_-])(?:[A-Z]?[a-z]{4,}|[A-Z]{5,})(?![^_-])")
+_PLAIN_WORD = re.compile("(?<![^_-])(?:[A-Z]?[a-z]{4,}|[A-Z]{5,})(?![^_-])")
 # so many letters of one kind, digits, or letters between hyphens are in names (isAllCudaP2p), in no password
 _RUN = re.compile(r"[a-z]{4}|[A-Z][a-z]{3}|[A-Z]{4}|\d{4}|(?<![^_-])[A-Za-z]{3}(?![^_-])")
 # what is no key, and looks so: hashes, revisions, addresses, the id of a pod; a SHA-256 in base32, as Triton
@@ -127,7 +127,7 @@ def _without_parts(match: Match[str], near: bool, hidden: Callable[[str], str]) 
     parts = [match[0]] if _BASE64.fullmatch(match[0]) else match[0].split("/")
     for at, part in enumerate(parts):
         piece = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
-        letters = piece if _PLAIN.search(part) else re.sub("[^A-Za-z0-9]", "", part)
+        letters = piece if _PLAIN_WORD.search(part) else re.sub("[^A-Za-z0-9]", "", part)
         is_cached = PATH.match(match[0]) and (piece.islower() or piece.isupper())
         is_key = is_made(piece, PIECE) and not is_cached and not is_name(part)
         if is_key and is_made(letters, ALONE):

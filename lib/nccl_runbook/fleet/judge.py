@@ -1,4 +1,4 @@
-"""One night of a fleet: who differs or did not answer, and what changed since the last night."""
+"""One night of a fleet: who differs or did not answer, and what changed since the previous night."""
 
 import dataclasses
 from collections import Counter
@@ -16,7 +16,7 @@ GAP = "gap: "  # begins a value that could not be read
 STATUS = "status"  # name of the change of a node's outcome
 LOOK_AGAIN = Remedy(
     "you",
-    "Repeat the test on the nodes that wrote no record. If this test again gives no record, ask "
+    "Repeat the test on the nodes that wrote no record. If a node again writes no record, ask "
     "your administrator.",
 )
 
@@ -218,7 +218,8 @@ def _unread(fleet: Fleet) -> Iterator[Finding]:
     if lines:
         text = (
             f"{counted(len(lines), 'line')} of the history cannot be read (the first is line "
-            f"{lines[0]}). The failure rates ignore such lines, which stay in the file."
+            f"{lines[0]}). The failure rates ignore such lines. `fleet` does not remove "
+            "them from the file."
         )
         yield Finding("fleet-history-unread", Severity.UNKNOWN, text)
 
@@ -263,7 +264,7 @@ def _changes(fleet: Fleet) -> list[Finding]:
         Evidence(f"{c.name}: {c.was} -> {c.now} on {rules.names(c.nodes)}", f"since {c.since}")
         for c in fleet.changes[:8]
     )
-    text = f"{counted(len(fleet.changes), 'change')} since the last night."
+    text = f"{counted(len(fleet.changes), 'change')} since the previous night."
     return [Finding("fleet-changed", Severity.NOTE, text, shown)]
 
 

@@ -115,7 +115,7 @@ def changes_table(fleet: Fleet) -> Table:
         [Cell(c.name, "warn" if c.severity == "warn" else ""), c.was, c.now, names(c.nodes), c.since]
         for c in fleet.changes
     ]
-    return Table("Changed since the last night", ["what", "was", "is", "nodes", "last night"], rows)
+    return Table("Changed since the previous night", ["what", "was", "is", "nodes", "previous night"], rows)
 
 
 def rates_table(fleet: Fleet) -> Table:

@@ -64,7 +64,7 @@ def gpus_hidden(machine: Machine) -> Iterator[Finding]:
         )
         evidence = (Evidence(setting, "gpus.surroundings.variables"),)
         if grant := granted_by(variables, selection.shown, nvml_gpus(machine)):
-            yield Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} requires", evidence)
+            yield Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} grants", evidence)
         else:
             yield Finding(
                 "gpus-hidden",
@@ -127,8 +127,8 @@ def views_agree(machine: Machine) -> Iterator[Finding]:
             "views-agree",
             Severity.OK,
             f"NVML lists {len(nvml.gpus)} and a new rank can use {counted(len(cuda.gpus), 'GPU')} "
-            f"({', '.join(sorted({g.name for g in cuda.gpus}))}). All fault counters, links and clocks "
-            "are normal",
+            f"({', '.join(sorted({g.name for g in cuda.gpus}))}). No fault counter, link or clock "
+            "stands out",
             (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),),
         )
 

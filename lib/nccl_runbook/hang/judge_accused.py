@@ -132,7 +132,7 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
         (
             "is in a send or recv for which no other rank makes the matching call"
             if alone
-            else f"never came to {called(hang, wait)}"
+            else f"never reached {called(hang, wait)}"
         )
         + f"; {where}" * bool(where)
         + "; this rank completed all collectives that it issued, and then issued no more"
@@ -177,7 +177,7 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
     says = (
         f"is in {called(hang, own)}{_line(own.op)} "
-        f"and {'came late to' if issued else 'has not called'} {called(hang, wait)}"
+        f"and {'was late for' if issued else 'has not called'} {called(hang, wait)}"
     )
     return Accused(
         rank,
@@ -187,7 +187,7 @@ def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
         evidence=(
             Evidence(
                 f"rank {rank} called {called(hang, own)}{_line(own.op)}; in earlier steps, "
-                f"{called(hang, wait)} came at this place",
+                f"the rank called {called(hang, wait)} at this point",
                 source_of(hang, own),
             ),
             *_waiting(hang, waits),

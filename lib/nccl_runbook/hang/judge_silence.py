@@ -187,8 +187,7 @@ def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
     return waiting(
         "symmetric",
         sentence=(
-            f"all ranks of the group wait in {there}. No rank is missing. Suspect the network path "
-            "between the ranks"
+            f"all ranks of the group wait in {there}. No rank is missing. Suspect the path between the ranks"
         )
         + (", or the library." if is_gloo else ", a GPU, or the library."),
         frame=late[0],

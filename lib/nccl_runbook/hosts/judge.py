@@ -166,7 +166,7 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
         Finding(
             "host-not-seen",
             Severity.UNKNOWN,
-            f"{name} gave no facts about itself: {gap.detail or gap.reason}",
+            f"{name} reported no facts about itself: {gap.detail or gap.reason}",
             (Evidence(str(gap), name),),
         )
         for name, gap in asked_hosts.missing.items()
@@ -177,14 +177,14 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
             Finding(
                 "hosts-too-few",
                 Severity.UNKNOWN,
-                f"{counted(len(answered), 'host')} gave facts, but a comparison needs two hosts.",
+                f"{counted(len(answered), 'host')} reported facts, but a comparison needs two hosts.",
             )
         )
     counts = compared(answered)
     alone = [host for host, count in counts.items() if not count] if len(answered) > 1 else []
     unread = _unread(answered) if len(answered) > 1 else []
     if alone or unread:
-        text = f"No fact of {names(alone)} could be compared with another host." if alone else ""
+        text = f"No fact of {names(alone)} could be compared with a fact of another host." if alone else ""
         text += f" No host could read {names(unread)}, so this was not compared." if unread else ""
         findings.append(Finding("hosts-not-compared", Severity.UNKNOWN, text.strip()))
     elif len(answered) > 1 and not differing:

@@ -35,7 +35,7 @@ KINDS = {
     "loopback": (
         "name-is-loopback",
         "rendezvous-name-resolution",
-        "the name {target} resolves to {address}, an address that stays on {source}.",
+        "the name {target} resolves to {address}, an address by which {source} reaches only itself.",
     ),
     "other-host": (
         "tcp-other-host",

@@ -217,8 +217,8 @@ def _finding(world: HostWorld) -> Finding:
         )
         return Finding("hosts-world-unclear", Severity.UNKNOWN, title, evidence)
     title = (
-        f"The test ranks pass on each of {names(hosts)} alone, and fail together, so suspect the path "
-        "between the hosts."
+        f"The test ranks pass on each of {names(hosts)} alone, but fail if they run on these hosts "
+        "together. Suspect the path between the hosts."
     )
     return Finding(
         "hosts-path-fails",

@@ -60,7 +60,7 @@ def unjudged(record: Record) -> tuple[str, str]:
     if wrong:
         return "broken", f"{wrong[0]}: {facts[wrong[0]]}"
     if all(isinstance(v, Gap) for v in facts.values()):
-        return "unknown", record.reason or "the look was ended before it recorded anything"
+        return "unknown", record.reason or "nccl-look was stopped before it recorded anything"
     return "ok", ""
 
 
@@ -101,7 +101,7 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
             continue
         if not records:
             unread[str(path)] = Gap(
-                "absent", f"{path} contains no record: the look ended before its first step"
+                "absent", f"{path} contains no record, because nccl-look ended before its first step"
             )
         for record in records:
             name = host_of(record) or Redactor(os.environ).text(path.stem)

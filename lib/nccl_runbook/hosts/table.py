@@ -30,7 +30,7 @@ def differences_table(asked_hosts: Hosts, differing: list[Difference]) -> Table:
 def missing_table(asked_hosts: Hosts) -> Table:
     """Hosts and files that gave nothing, with the reason."""
     return Table(
-        "Gave no facts",
+        "Hosts and files without facts",
         ["host or file", "why"],
         [[name, Cell(str(gap), "unknown")] for name, gap in asked_hosts.missing.items()],
     )
@@ -56,7 +56,7 @@ def paths_table(paths: list) -> Table:
     )
 
 
-@titled("Ranks over hosts")
+@titled("Test ranks on the hosts")
 def worlds_table(worlds: list) -> Table:
     """One row a world: its hosts and how each rank ended."""
     rows = [

@@ -101,7 +101,7 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
     """The pids; ValueError for one that does not run, and on a system without /proc."""
     if not os.path.isdir("/proc/self"):
         raise ValueError(
-            "a live look needs /proc, which only Linux has. Look on the node, and judge the record on "
+            "`look` reads /proc, which only Linux has. Run `look` on the node, and judge its record on "
             "this machine with --record"
         )
     if gone := [p for p in pids if not ask_proc.runs(p)]:
@@ -167,7 +167,7 @@ def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
         verdict(pictures),
         headline(pictures, sure),
         "",
-        f"live look \u00b7 {looks[0].taken if looks else ''}",
+        f"running job \u00b7 {looks[0].taken if looks else ''}",
     )
 
 

@@ -64,7 +64,7 @@ WHILE_IT_HANGS: Dict[str, Dict[str, Any]] = {
     "--live": {
         "action": "store_true",
         "help": (
-            "find the rank that never came, and why; prints a table at once, and the answer after the gap"
+            "find the rank that never reached the collective; prints a table at once, and the answer later"
         ),
     },
     "--gap": {
@@ -246,7 +246,7 @@ def main() -> int:
         ).removesuffix(".part")
         ours = (
             f"cannot write {name}: {error.strerror}. Name another file with "
-            f"{'--html' if name == options.html else '--json, - for standard output'}"
+            f"{'--html' if name == options.html else '--json, or - for standard output'}"
         )
         sys.exit(f"nccl-look: {ours if name in (options.json, options.html) else error}")
     later = look_live.REASON if options.live else NOT_JUDGED

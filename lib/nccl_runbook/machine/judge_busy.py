@@ -34,8 +34,8 @@ def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
         return (anyway,)
     return Remedy(
         "you",
-        "Your own job uses the GPUs. If this job hangs, look at it before you end it, because the "
-        "evidence disappears with the job.",
+        "Your own job uses the GPUs. If this job hangs, run `look` before you end the job, because "
+        "the evidence disappears with the job.",
         (
             *(f"py-spy dump --pid {pid}" for pid in mine),
             f"ps -o pid,stat,wchan:30,etime,cmd -p {' '.join(map(str, mine))}",

@@ -204,7 +204,11 @@ def _part(node: Tree, rules: Rules, taken: set[str]) -> Part:
     taken |= {part.name} - {None}
     experts = part.experts.get("e", part.size("e"))
     if rules.fsdp_plain and part.backend == "fsdp" and (part.size("p") > 1 or experts > 1):
-        raise Refused(INVALID, "FSDP takes only d, t and c; p and e need megatron")
+        raise Refused(
+            INVALID,
+            "fsdp accepts only d (data), t (tensor) and c (context parallelism); p (pipeline) and e "
+            "(expert parallelism) need megatron",
+        )
     if part.backend == "archon" and not rules.archon_pipeline and part.size("p") > 1:
         raise Refused(INVALID, "archon does not support p at this tag")
     return part

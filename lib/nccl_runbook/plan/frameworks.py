@@ -75,7 +75,7 @@ def _verl(launch: Launch) -> Shape:
         "the engines have their own GPUs, and the weights travel through NCCL"
         if apart
         else "the hybrid engine puts actor, rollout and reference on the same GPUs. "
-        "Weights stay inside the process, without an NCCL group"
+        "The weights do not leave the process, so no NCCL group is needed"
     )
     refusals = []
     if rollout % gpus_per_engine:

@@ -69,7 +69,7 @@ def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
             Remedy(
                 "you",
                 "Do not use this sync method until the cause is known. Repeat the sync to see whether "
-                "the fault stays with one GPU or pair of GPUs:",
+                "the same GPU or pair of GPUs is at fault again:",
                 (arm.shell_line,),
             ),
         ),

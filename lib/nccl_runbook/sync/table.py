@@ -138,7 +138,9 @@ def _note(runs: SyncRuns) -> str:
         )
     sentences += [f"{a.method}: by {a.by}." for a in runs.run if a.by]
     if fsync:
-        sentences.append(f"An fsync after the last sync took {fsync[-1]:.2f} s, which is not counted.")
+        sentences.append(
+            f"An fsync after the last sync took {fsync[-1]:.2f} s. The times in this table do not include it."
+        )
     if runs.on_cpu:
         sentences.append("This was a rehearsal on the CPU, so the figures are not valid for GPUs.")
     return " ".join(sentences)

@@ -24,7 +24,6 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     versions_differ,
 )
 from nccl_runbook.triage.ranks.judge_indication import matches, traceback_advice, waiting_ranks
-from nccl_runbook.triage.ranks.judge_left import rank_left
 
 
 def judge_ranks(logs: Logs) -> list[Indication]:
@@ -34,7 +33,6 @@ def judge_ranks(logs: Logs) -> list[Indication]:
         for rule in (
             rank_raised_first,
             rank_never_came,
-            rank_left,
             counts_differ,
             calls_differ,
             rank_is_silent,

@@ -33,7 +33,7 @@ def tables(given: Answer) -> list[Table]:
 def ranks_table(logs: Logs) -> Table:
     """One row a rank."""
     return Table(
-        "Ranks, from their own lines",
+        "What each rank printed",
         [
             "rank",
             "first error",
@@ -140,7 +140,7 @@ def order_table(logs: Logs) -> Table:
         ]
     )
     return Table(
-        "In order of time" if apart or not several else "By the time stamps of each host",
+        "Events in order of time" if apart or not several else "Events by the time stamps of each host",
         ["time", "rank", "host", "what", "line"],
         [
             *(

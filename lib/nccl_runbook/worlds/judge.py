@@ -16,7 +16,7 @@ from nccl_runbook.worlds.judge_culprits import A_PART, culprits, gpus, look_at
 SHARED = Remedy(
     "you",
     "Check what all GPUs share: the size of /dev/shm, NCCL's variables, the driver, its fabric "
-    "manager, ACS and IOMMU. Step 04-transports tests without each transport:",
+    "manager, ACS and IOMMU. Step 04-transports turns off one transport at a time:",
     ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"),
 )
 

@@ -195,8 +195,8 @@ def arms_table(arms: Arms) -> Table:
         f" ({arms.backend})",
         ["test", "outcome", "setting", "used (NCCL's log)", *(f"{op} GB/s" for op in TIMED_OPS)],
         rows,
-        "The row control is your unchanged environment. The outcome no effect means that NCCL's log "
-        f"shows the same transports as without the setting. {BANDWIDTH_NOTE}",
+        "In the row 'control', the ranks ran with your unchanged environment. 'no effect' means that "
+        f"NCCL's log shows the same transports with and without the setting. {BANDWIDTH_NOTE}",
     )
 
 

@@ -48,7 +48,7 @@ def dev(
     to_the_end: Annotated[
         bool,
         typer.Option(
-            "--to-the-end", help="Wait until jobs that hang reach their timeout, and read their logs too."
+            "--to-the-end", help="Wait until jobs that hang reach their timeout, and diagnose their logs too."
         ),
     ] = False,
     keep: Annotated[
@@ -84,8 +84,8 @@ def dev(
         chosen, at_once = _that_fit(chosen), 1  # some jobs fill a GPU
     if not ask.has_namespaces():
         answer.say(
-            "no namespaces for this user: the live look sees jobs of others, too, and jobs that mount a file "
-            "system are left out"
+            "this user cannot create namespaces. `diagnose` also sees jobs of others, and the gym leaves out "
+            "jobs that mount a file system"
         )
         chosen = [job for job in chosen if not job.mounts]
     trials: list[Trial] = []

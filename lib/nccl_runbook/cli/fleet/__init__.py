@@ -43,7 +43,7 @@ def fleet(
     nodes: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="File with the names of all nodes. Default: all nodes in the history."
+            metavar="FILE", help="File with the names of all nodes. Default: the nodes in the history file."
         ),
     ] = None,
     json: answer.JsonOption = False,
@@ -52,9 +52,9 @@ def fleet(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Compare the records of all nodes. Which nodes differ, which changed since last night, which left
-    no record, and which fail often? The command reads records, and appends a line per node to the
-    history."""
+    """Compare the records of all nodes. Which nodes differ from most nodes, changed since the
+    previous night, wrote no record, or fail often? The command reads records, and appends a line
+    per node to the history file."""
     path = history or folder / HISTORY
     answer.named([str(name) for name in (folder, nodes, path if path.exists() else None) if name])
     if not folder.is_dir():

@@ -78,7 +78,8 @@ def hosts(
     ] = 0,
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit, such as 90s or 5m.")] = "90s",
     no_ranks: Annotated[
-        bool, typer.Option("--no-ranks", help="Start no ranks; only compare the hosts and test TCP paths.")
+        bool,
+        typer.Option("--no-ranks", help="Only compare the hosts and test TCP paths; start no test ranks."),
     ] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
@@ -89,7 +90,8 @@ def hosts(
         str, typer.Option(hidden=True)
     ] = "",  # for the runbook's own tests, as in ranks/check.py
 ) -> None:
-    """Compare the hosts of one job, test TCP between the hosts, and run ranks over all hosts."""
+    """Compare the hosts of one job, test TCP between the hosts, and run test ranks on each host and over
+    all hosts."""
     if sum(map(bool, (names, job, ray, record))) > 1:
         answer.leave("use only one of host names, --job, --ray and --record")
     if record:
@@ -148,7 +150,7 @@ def asked(
             hosts = dataclasses.replace(
                 hosts, worlds=worlds.ladder(worlds.Worlds(agents, gpus, redactor.json), deadline_s, fault)
             )
-            mark("ranks", "ranks ran over the hosts")
+            mark("ranks", "test ranks ran on the hosts")
         # a host may go while the others are asked
         lost = {h for w in known(hosts.worlds) for h in w.lost}
         return dataclasses.replace(

@@ -57,15 +57,15 @@ def soak(
         str,
         typer.Option(
             metavar="TIME",
-            help="Time limit of one run. A run that takes longer is ended, and counts as failed.",
+            help="Time limit of one run. `soak` ends a run that takes longer, and counts it as failed.",
         ),
     ] = "10m",
     against: Annotated[
         str,
         typer.Option(
             metavar="SETTINGS",
-            help="Settings to compare with, as in `ab`. Runs with and without these settings "
-            "alternate, to see which fail less often.",
+            help="Settings to compare with, in the form of set-up B of `ab`. Runs with and without "
+            "these settings alternate, to show which runs fail less often.",
         ),
     ] = "",
     figure: Annotated[
@@ -85,10 +85,12 @@ def soak(
     sync: Annotated[
         str, typer.Option(metavar="MODEL", help="Repeat a weight sync of this model instead of a command.")
     ] = "",
-    method: Annotated[str, typer.Option(help="Method of the weight sync.")] = "",
+    method: Annotated[str, typer.Option(help="Method of the weight sync, as in `ab`.")] = "",
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="New folder for the results; runs.jsonl gets a line for each run."),
+        typer.Option(
+            metavar="DIR", help="New folder for the results. Its file runs.jsonl has one line per run."
+        ),
     ] = None,
     python: Annotated[
         str,
@@ -110,8 +112,8 @@ def soak(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Repeat your command, a collective or a weight sync. How often does a run fail, do the runs get
-    slower, and does another setting help? The results of all finished runs are kept, even if `soak`
-    is killed."""
+    slower, and does another setting help? If `soak` is killed, the results of all finished runs are
+    still on disk."""
     stop.end()  # until the first run
     stopped = stop.Stop()
     with contextlib.ExitStack() as stack:

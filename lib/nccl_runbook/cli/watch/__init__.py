@@ -54,7 +54,7 @@ def watch(
     gap: Annotated[
         float,
         typer.Option(
-            metavar="S", min=0.5, max=3600.0, help="Seconds between the samples of one examination."
+            metavar="S", min=0.5, max=3600.0, help="Seconds between two samples when `watch` examines a job."
         ),
     ] = 10.0,
     save: answer.SaveOption = None,
@@ -95,7 +95,8 @@ def watch(
         if still := next((r for r in ranks if progress.still_s[r.pid] >= patience[r.job]), None):
             members = [r.pid for r in ranks if r.job == still.job]
             answer.say(
-                f"process {still.pid} has not moved for {patience[still.job]:.0f} s; now examining its job"
+                f"process {still.pid} has made no progress for {patience[still.job]:.0f} s; "
+                "now examining its job"
             )
             try:
                 looks = [look_live.look(members, gap, lambda _: None)]
@@ -104,7 +105,7 @@ def watch(
             pictures = judge_looks(looks)
             if any(p.kind not in RUNS_ON for p in pictures):
                 look.end(pictures, looks, pid, fail_on, json, html, save, began)
-            answer.say(f"{'; '.join(p.sentence for p in pictures)}. `watch` goes on watching")
+            answer.say(f"{'; '.join(p.sentence for p in pictures)}. `watch` continues")
             progress.again(members)
             patience[still.job] *= 2  # else a job whose ranks stand at one line is looked at for ever
         time.sleep(every if most_ranks else min(every, wait_s))
@@ -114,7 +115,7 @@ def _leave_ended(ranks: int, watched_s: float, json: bool, fail_on: str) -> NoRe
     """The job ended; its exit status is not visible from outside, so this is no proof of health."""
     code = exit_code("unknown", fail_on)
     sentence = (
-        f"{counted(ranks, 'rank')} ended within {watched_s:.0f} s; no rank was seen to hang. The "
+        f"{counted(ranks, 'rank')} ended within {watched_s:.0f} s; `watch` saw no rank hang. The "
         "job's log shows whether the ranks ended without an error"
         if ranks
         else f"no rank appeared within {watched_s:.0f} s: the process ended, or started no rank"

@@ -15,7 +15,7 @@ SURE = 0.05  # of a difference as large by chance
 def judge(soak: Soak) -> list[Finding]:
     """The failures of A or their absence, the comparison with B, and counters that moved."""
     if not soak.runs:
-        remedy = Remedy("you", "Give the soak more time with --for.")
+        remedy = Remedy("you", "Give `soak` more time with --for.")
         return [
             Finding(
                 "soak-no-run",
@@ -60,7 +60,7 @@ def _passed(soak: Soak) -> Finding:
     if soak.on_gpus:
         return Finding("soak-passed", Severity.OK, text, evidence)
     text = f"the ranks ran on the CPU over Gloo, which says nothing about NCCL and GPUs; {text}"
-    remedy = Remedy("you", "Run the soak on the node that has the GPUs.")
+    remedy = Remedy("you", "Run `soak` on the node that has the GPUs.")
     return Finding("soak-rehearsed", Severity.UNKNOWN, text, evidence, (remedy,))
 
 
@@ -112,9 +112,14 @@ def _compared(soak: Soak) -> Finding:
         Evidence(chance, "both counts"),
     )
     if not fewer(soak):
-        text = "the counts do not show which of A and B fails less often. Run the soak longer"
+        text = "the counts do not show whether A or B fails less often. Run `soak` longer"
         return Finding("soak-same-rate", Severity.NOTE, text, evidence)
-    return Finding("soak-rates-differ", Severity.NOTE, f"{fewer(soak)} fails less often", evidence)
+    return Finding(
+        "soak-rates-differ",
+        Severity.NOTE,
+        f"set-up {fewer(soak)} fails less often than the other set-up",
+        evidence,
+    )
 
 
 def fisher(failed_a: int, runs_a: int, failed_b: int, runs_b: int) -> float:

@@ -30,7 +30,7 @@ def _figures(soak: Soak) -> Table:
     figure = f"figure{f' ({soak.unit})' if soak.unit else ''}"
     return Table(
         "Figures of the runs that passed",
-        [figure, "arm", "runs", "median", "95th percentile", "largest", "first quarter", "last quarter"],
+        [figure, "set-up", "runs", "median", "95th percentile", "largest", "first quarter", "last quarter"],
         rows,
         "Each run has one figure, the median of its values. If the last quarter of the runs is slower "
         "than the first quarter, the job becomes slower over time.",
@@ -62,4 +62,4 @@ def _failures(soak: Soak) -> Table:
     ]
     more = len(failed) - MOST_FAILURES
     note = f"{counted(more, 'more failure')} in runs.jsonl." if more > 0 else ""
-    return Table("Runs that failed", ["run", "arm", "began after s", "ended", "last lines"], rows, note)
+    return Table("Runs that failed", ["run", "set-up", "began after s", "ended", "last lines"], rows, note)

@@ -85,8 +85,8 @@ def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
         (
             Remedy(
                 "your launcher",
-                "Load only one copy of libnccl. Remove LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH "
-                "or the second wheel.",
+                "Load only one copy of libnccl. Unset the variable (LD_PRELOAD, LD_LIBRARY_PATH or "
+                "VLLM_NCCL_SO_PATH) that names another copy, or uninstall the wheel that contains it.",
                 ("unset LD_PRELOAD VLLM_NCCL_SO_PATH",),
             ),
         ),

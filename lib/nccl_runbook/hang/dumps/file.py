@@ -49,7 +49,7 @@ _BROKEN = (
     ImportError,
     RecursionError,
 )
-FOREIGN = "is JSON, but neither a dump nor a live look"
+FOREIGN = "is JSON, but neither a dump nor a record of a running job"
 Outcome = tuple[Reading | None, Any, str]  # (dump, live looks, what is wrong with it): one of the three
 
 

@@ -84,9 +84,9 @@ def unseen(members: Members, bare: Sequence[str] = ()) -> str:
         {x.host for _, c in joined for x in c.ranks} - looked_at or by_slurm or _spoken_to(members)
     )
     return (
-        f"{left} of {size} ranks, on hosts where no look was made"
+        f"{left} of {size} ranks, on hosts that were not examined"
         + (f" ({', '.join(hosts[:8])})" if hosts else "")
-        + (f"; the look at {', '.join(bare[:8])} found no rank of this user" if bare else "")
+        + (f"; {', '.join(bare[:8])} showed no rank of this user" if bare else "")
     )
 
 

@@ -43,18 +43,14 @@ class Survived:
         if step and (step[1] is None or float(step[1]) > self._step.get(who, -1)):
             self._step[who] = float(step[1] or self._step.get(who, -1))
             self._steps[who] = [*self._steps.get(who, ()), order][-SURVIVES:]
-        if self.went_on(who, self._raised.get(who, -1)):
+        steps = self._steps.get(who, [])
+        if len(steps) == SURVIVES and steps[0] > self._raised.get(who, -1):
             self._to[who] = self._raised.get(who, -1)
 
     def ended_well(self, who: Who, text: str) -> None:
         """A line by which the program says that it is done."""
         if not _NO_STEP.match(text):
             self._to[who] = self._raised.get(who, -1)
-
-    def went_on(self, who: Who, order: int, until_error: bool = False) -> bool:
-        """Whether enough steps with higher numbers follow this line, and, if asked, then another error."""
-        steps = self._steps.get(who, [])
-        return len(steps) == SURVIVES and order < steps[0] and (not until_error or steps[-1] < self._last)
 
     def mark(self, who: Who) -> int:
         """The last exception that this rank has survived so far, -1 without one."""

@@ -34,7 +34,7 @@ def judge(comparison: Comparison | Gap) -> list[Finding]:
             (
                 Evidence(
                     "FP8 sends matrices as bytes, with one float32 scale per 128 x 128 block; "
-                    "embeddings, lm_head, norms and routers stay unchanged"
+                    "embeddings, lm_head, norms and routers are sent in their own dtype"
                 ),
             ),
         ),
@@ -91,7 +91,8 @@ def _evidence(comparison: Comparison) -> list[str]:
     return [
         f"a full sync sends {total.size:,} bytes, a delta sync {total.delta:,} bytes, and FP8 "
         f"{total.fp8:,} bytes",
-        f"{search} ({rate / 1e9:.2g} GB/s of one checkpoint, {comparison.counter}). A GPU was not measured",
+        f"{search} ({rate / 1e9:.2g} GB of each checkpoint per second, {comparison.counter}). "
+        "The search was not measured on a GPU",
         f"with this search, a delta sync is faster on links below {limit / 1e9:.3g} GB/s, and slower "
         "on faster links such as NVLink",
     ]

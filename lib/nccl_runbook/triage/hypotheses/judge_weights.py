@@ -133,7 +133,7 @@ def weighed(indication: Indication, logs: Logs) -> Indication:
             (indication.evidence[0].file == CONTEXT, "reported by the user, not printed by the job"),
             (
                 follows_failure(indication, logs),
-                "the job had failed before that: probably a consequence",
+                "printed after the job had failed: probably a consequence",
             ),
             (
                 indication.cause in MAY_FOLLOW and _after_timeout(indication, logs),

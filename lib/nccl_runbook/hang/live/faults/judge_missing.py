@@ -201,7 +201,7 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
         base,
         kind,
         late,
-        f"never came to the collective: {'it' if len(late) == 1 else 'the first'} {doing} "
+        f"never reached the collective: {'it' if len(late) == 1 else 'the first'} {doing} "
         f"{first.frame or 'its own code (no stack available)'}",
         cause=cause,
         status="possible" if kind == "unknown" else status,

@@ -199,8 +199,8 @@ def loaders_wait(base: Picture, members: Members) -> Optional[Picture]:
         base,
         "unknown" if others else "slow",
         [first] if len(base.ranks) == 1 else [],
-        f"{who}waits for {first.helper}. No rank moved within {seconds:g} s"
-        + (f"; this look shows nothing about {others}" if others else ""),
+        f"{who}waits for {first.helper}. No rank made progress within {seconds:g} s"
+        + (f"; the samples show nothing about {others}" if others else ""),
         cause="data-stall",
         status="possible" if others else "likely",
         observed=shown,
@@ -232,15 +232,16 @@ def all_moving(base: Picture, members: Members) -> Picture:
         return dataclasses.replace(
             base,
             decides="python3 nccl-look.pyz --live --gap 30",
-            sentence=f"no rank moved within {seconds}: {works}. Look again to see whether the job continues",
+            sentence=f"no rank made progress within {seconds}: {works}. Run this command again to see "
+            "whether the job continues",
         )
     verdict = (
         f"no rank waits in a collective: {works}"
         if busy
-        else f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking"
+        else f"not hung: {counted(len(base.ranks), 'rank')} made progress between the samples"
     )
     if others := unseen(members):
-        verdict += f"; this look shows nothing about {others}"
+        verdict += f"; the samples show nothing about {others}"
     gone = sorted(missing_ranks(members, []))
     if gone:
         verdict += f"; {rank_names(gone)} ended, and no rank waits, which is normal at the end of a job"

@@ -46,14 +46,14 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
     decides, evidence = "" if odd or uses_nccl else arguments, [Evidence(shown, "stacks")]
     if others and len(spots) == 1:
         why = f"{counted(len(places), 'rank')} visible, all waiting in the same call ({shown}). "
-        why += f"This look shows nothing about {others}"
+        why += f"The samples show nothing about {others}"
         return accuse(base, "unknown", [], why, cause=None, status="", observed=[], decides=decides)
     if not others and len(places) > 1 and PARTNER.keys() >= {*calls} and not _helped(members):
         decides = "" if odd else arguments
         if len(calls) > 1:
             status = "possible"
             why = (
-                "the peer ranks, tags or groups of these calls may differ, or the network path is "
+                "the peer ranks, tags or groups of these calls may differ, or the path between them is "
                 f"blocked ({shown})"
             )
         else:

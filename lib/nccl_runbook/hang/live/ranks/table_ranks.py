@@ -97,4 +97,4 @@ def looked_at(looks: Sequence[Live]) -> str:
         f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}"
         for look in looks
     )
-    return f"Time of the look: {taken}. The look stopped, signalled and changed nothing."
+    return f"Examined: {taken}. The tool stopped, signalled and changed no process."
