@@ -29,7 +29,7 @@ from nccl_runbook.hang.live import (
     ask_threads as live_processes_ask_threads,
     judge as rules,
 )
-from nccl_runbook.hang.live.ranks.judge_stacks import without_core
+from nccl_runbook.hang.live.faults.judge_cores import without_core
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.live import page, text
 from processes import ROOT, children

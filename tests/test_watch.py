@@ -68,7 +68,7 @@ def runs_to_its_end(folder: Path) -> tuple[int, dict, bool]:
         pids = worlds.start(running, folder / "world", "healthy")
         with start_cli("watch", "--pid", pids[0], *QUICK, "--html", folder / "hang.html", "--json", env=with_library()) as watching:
             line = watching.stderr.readline()
-            while "goes on watching" not in line:  # it looked, as its ranks are always seen at one line
+            while "`watch` continues" not in line:  # it looked, as its ranks are always seen at one line
                 assert line, "it ended before its job"
                 line = watching.stderr.readline()
             worlds.end(running)

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from nccl_runbook.core.facts import Evidence, counted, grouped
 from nccl_runbook.hang.live.facts import Live, LiveRank
+from nccl_runbook.hang.live.faults.judge_cores import short_of_cores
 from nccl_runbook.hang.live.faults.judge_missing import behind, rank_elsewhere, rank_missing
 from nccl_runbook.hang.live.faults.judge_others import (
     NO_JOB,
@@ -26,7 +27,6 @@ from nccl_runbook.hang.live.faults.judge_slow import (
     all_moving,
     gpu_stuck,
     loaders_wait,
-    short_of_cores,
     slow_by_gpus,
     slow_rank,
 )

@@ -1,25 +1,18 @@
 """Ranks that are slow, or whose GPU does not finish; and jobs that move."""
 
 import dataclasses
-import math
 import statistics
 from typing import List, Optional
 
 from nccl_runbook.core.facts import Evidence, Gap, counted, rank_names
 from nccl_runbook.hang.live.facts import LiveGpu
+from nccl_runbook.hang.live.faults.judge_cores import may_be_chance, waits_share
 from nccl_runbook.hang.live.faults.judge_paths import Members
 from nccl_runbook.hang.live.judge_hosts import missing_ranks, unseen
-from nccl_runbook.hang.live.judge_ranks import ON_A_LOCK, is_still
+from nccl_runbook.hang.live.judge_ranks import is_still
 from nccl_runbook.hang.live.ranks.judge_calls import gpu_of, launches
-from nccl_runbook.hang.live.ranks.judge_picture import (
-    Picture,
-    RankView,
-    accuse,
-    all_wait,
-    names,
-    stack_line,
-)
-from nccl_runbook.hang.live.ranks.judge_stacks import polls, share, without_core
+from nccl_runbook.hang.live.ranks.judge_picture import Picture, RankView, accuse, all_wait, stack_line
+from nccl_runbook.hang.live.ranks.judge_stacks import polls
 
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others
 # at least 93 % (Gloo, 4 ranks)
@@ -31,10 +24,6 @@ IDLE_MOST, RUNS_LEAST = 30, 75
 # kernel 122 W, all at 100 %
 ODD_POWER, EVEN_POWER = 0.2, 0.1
 
-# how far the shares of two ranks that do the same may be apart: one is at most sqrt(0.5 / moments)
-STANDARD_ERRORS = 3
-# what a rank that waits for a CPU core looks like, too
-LATE = ("skipped", "slow", "host-busy", "gil-held", "gpu-stuck", "unknown")
 STALL_S = 5.0  # a batch that takes longer than a look of this length leaves the GPUs idle
 
 
@@ -82,7 +71,7 @@ def stands_still(members: Members) -> bool:
 def slow_rank(base: Picture, members: Members) -> Optional[Picture]:
     """One rank waits least while all others mostly wait: they wait for it at every step. Unknown if this may
     be chance, because the look has few moments."""
-    waits = sorted(((_waits(v), v) for v in base.ranks), key=lambda row: row[0])
+    waits = sorted(((waits_share(v), v) for v in base.ranks), key=lambda row: row[0])
     if (
         len(waits) < 2
         or waits[0][0] > WAITS_LEAST
@@ -94,52 +83,8 @@ def slow_rank(base: Picture, members: Members) -> Optional[Picture]:
         f"it waits {waits[0][0]:.0%} of the time, while the other ranks wait at least "
         f"{waits[1][0]:.0%} of the time"
     )
-    moments = min(sum(v.process.main_thread.values()) for v in base.ranks)
-    if waits[1][0] - waits[0][0] < STANDARD_ERRORS * math.sqrt(0.5 / moments):
-        return dataclasses.replace(
-            base,
-            decides="python3 nccl-look.pyz --live --gap 60",
-            sentence=f"{waits[0][1].name} may be slow: {shown}. This can be chance, because the look took "
-            f"only {counted(moments, 'sample')}. If a longer look does, too, the CPU cores are overloaded",
-        )
-    return _is_slow(base, waits[0][1], "likely", Evidence(shown, "main threads, ten moments a second"))
-
-
-def _waits(view: RankView) -> float:
-    return share(view.process, lambda what: bool(ON_A_LOCK.search(what)))
-
-
-def short_of_cores(base: Picture, picture: Picture) -> Picture:
-    """The picture; one that accuses nobody if a culprit had no CPU core for most of the time in which it did
-    not wait for others. Without culprits: with the ranks that had no core for most of the time."""
-    late = picture.culprits
-    slowed = [
-        v
-        for v in late or picture.ranks
-        if v.does != "missing"
-        and not is_still(v.process)
-        and without_core(v.process) > (1 - _waits(v) if late else 1) / 2
-    ]
-    if not slowed or late and picture.kind not in LATE:
-        return picture
-    first, least = slowed[0], min(without_core(v.process) for v in slowed)
-    shown = f"{names(slowed)} had no CPU core for at least {least:.0%} of the time, although ready to run"
-    why = f"{shown}. Other processes use these cores, or an affinity mask or a container limit leaves too few"
-    evidence = Evidence(shown, f"/proc/{first.pid}/schedstat on {first.host}")
-    cause = {
-        "cause": "cpu-affinity",
-        "status": "possible",
-        "decides": f"taskset -pc {first.pid}; cat /sys/fs/cgroup/cpu.stat /proc/pressure/cpu",
-    }
-    if late:
-        who = f"{first.name}, last in {first.frame or 'its own code'},"
-        sentence = f"it is not known whether {who} is at fault: {why}"
-        return dataclasses.replace(base, sentence=sentence, evidence=[evidence], **cause)
-    return dataclasses.replace(
-        picture,
-        sentence=f"{picture.sentence}; {why}",
-        evidence=[*picture.evidence, evidence],
-        **({} if picture.cause or picture.kind == "healthy" else cause),
+    return may_be_chance(base, waits[0], waits[1][0], shown) or _is_slow(
+        base, waits[0][1], "likely", Evidence(shown, "main threads, ten moments a second")
     )
 
 

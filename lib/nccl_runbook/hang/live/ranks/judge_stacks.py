@@ -68,14 +68,6 @@ def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
     )
 
 
-def without_core(rank: LiveRank) -> float:
-    """Share of the time between the second sample and the last in which the main thread was ready to run and
-    had no CPU core, 0 to 1."""
-    first, last = rank.samples[min(1, len(rank.samples) - 1)], rank.samples[-1]
-    ready_s = last.threads[0].ready_s - first.threads[0].ready_s
-    return min(1.0, ready_s / max(last.at_s - first.at_s, 1e-9))
-
-
 def main_stacks(rank: LiveRank) -> List[Stack]:
     """The stack of the main thread at each sample that has one."""
     return [s.stacks[0] for s in rank.samples if not isinstance(s.stacks, Gap) and s.stacks]
