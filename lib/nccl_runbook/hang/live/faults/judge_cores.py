@@ -17,15 +17,15 @@ LATE = ("skipped", "slow", "host-busy", "gil-held", "gpu-stuck", "unknown")
 
 
 def waits_share(view: RankView) -> float:
-    """Share of the moments in which the main thread waited on a lock, 0 to 1."""
-    return share(view.process, lambda what: bool(ON_A_LOCK.search(what)))
+    """Share of the moments in which the main thread waited on a lock, 0 to 1; 0 for a rank that is missing."""
+    return share(view.process, lambda what: bool(ON_A_LOCK.search(what))) if view.process else 0.0
 
 
 def may_be_chance(
     base: Picture, least: Tuple[float, RankView], next_share: float, shown: str
 ) -> Optional[Picture]:
     """An undecided picture if the look has too few moments to tell the two shares apart; else None."""
-    moments = min(sum(v.process.main_thread.values()) for v in base.ranks)
+    moments = min(sum(v.process.main_thread.values()) for v in base.ranks if v.process)
     if next_share - least[0] >= STANDARD_ERRORS * math.sqrt(0.5 / moments):
         return None
     return dataclasses.replace(
@@ -48,31 +48,40 @@ def short_of_cores(base: Picture, picture: Picture) -> Picture:
     """The picture; one that accuses nobody if a culprit had no CPU core for most of the time in which it did
     not wait for others. Without culprits: with the ranks that had no core for most of the time."""
     late = picture.culprits
-    slowed = [
-        v
+    shares = [
+        (without_core(v.process), v)
         for v in late or picture.ranks
-        if v.does != "missing"
-        and not is_still(v.process)
-        and without_core(v.process) > (1 - waits_share(v) if late else 1) / 2
+        if v.process and v.does != "missing" and not is_still(v.process)
     ]
+    slowed = [(part, v) for part, v in shares if part > (1 - waits_share(v) if late else 1) / 2]
     if not slowed or late and picture.kind not in LATE:
         return picture
-    first, least = slowed[0], min(without_core(v.process) for v in slowed)
-    shown = f"{names(slowed)} had no CPU core for at least {least:.0%} of the time, although ready to run"
+    first, least = slowed[0][1], min(part for part, _ in slowed)
+    shown = (
+        f"{names([v for _, v in slowed])} had no CPU core for at least {least:.0%} of the time, although "
+        "ready to run"
+    )
     why = f"{shown}. Other processes use these cores, or an affinity mask or a container limit leaves too few"
     evidence = Evidence(shown, f"/proc/{first.pid}/schedstat on {first.host}")
-    cause = {
-        "cause": "cpu-affinity",
-        "status": "possible",
-        "decides": f"taskset -pc {first.pid}; cat /sys/fs/cgroup/cpu.stat /proc/pressure/cpu",
-    }
+    named = dataclasses.replace(
+        picture,
+        cause="cpu-affinity",
+        status="possible",
+        decides=f"taskset -pc {first.pid}; cat /sys/fs/cgroup/cpu.stat /proc/pressure/cpu",
+    )
     if late:
         who = f"{first.name}, last in {first.frame or 'its own code'},"
         sentence = f"it is not known whether {who} is at fault: {why}"
-        return dataclasses.replace(base, sentence=sentence, evidence=[evidence], **cause)
+        return dataclasses.replace(
+            base,
+            sentence=sentence,
+            evidence=[evidence],
+            cause=named.cause,
+            status=named.status,
+            decides=named.decides,
+        )
     return dataclasses.replace(
-        picture,
+        picture if picture.cause or picture.kind == "healthy" else named,
         sentence=f"{picture.sentence}; {why}",
         evidence=[*picture.evidence, evidence],
-        **({} if picture.cause or picture.kind == "healthy" else cause),
     )
