@@ -14,6 +14,7 @@ from nccl_runbook.core.secret_values import (
     MASK,
     PATH,
     SHUFFLED,
+    TABLES,
     is_numbered,
     mask,
     sounds_secret,
@@ -67,9 +68,12 @@ _WORD = re.compile(
 _BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
 # the name of a secret is near on its line and on two lines below; of a long line, each part is one
 NEAR, _LINE = 3, re.compile(r"[^\n]{0,400}\S*\n?")
+# a name without the s of a plural, and with the word before it if that says which key or code it is
 _NAME_WORD = re.compile(
-    r"(?<![\w.-])(?<!\[redacted:)(?:(?i:api|access|secret) (?=(?i:key)))?[A-Za-z_][\w.-]*"
+    r"(?<![\w.-])(?<!\[redacted:)(?:[A-Za-z]{1,20} (?=(?i:key|code)))?[A-Za-z_][\w.-]*?"
+    r"(?=(?:(?<![asAS])[sS])?(?![\w.-]))"
 )
+_NEAR_NAME = re.compile(f"(?i:{TABLES['name']['near']})")
 
 
 def is_made(word: str, least: int) -> bool:
@@ -114,7 +118,11 @@ def without_made(text: str, hidden: Callable[[str], str]) -> str:
     text as it is."""
     parts, near = [""], 0
     for line in _LINE.findall(text):
-        near = NEAR if any(map(sounds_secret, _NAME_WORD.findall(line))) else near
+        near = (
+            NEAR
+            if _NEAR_NAME.search(line) or any(map(sounds_secret, _NAME_WORD.findall(line)))
+            else near
+        )
         parts.append(_WORD.sub(functools.partial(_without_parts, near=near > 0, hidden=hidden), line))
         near = 0 if MASK in line else near - 1
     return "".join(parts)
@@ -141,5 +149,9 @@ def _is_harmless_text(word: str, hidden: Callable[[str], str]) -> bool:
     """Whether the word is the base64 of a text, of a configuration for example, without a secret in it."""
     letters = re.sub("[^A-Za-z0-9+/]", "", word)
     text = base64.b64decode(letters[: len(letters) // 4 * 4]).decode("ascii", "replace")
-    is_text = bool(re.search(r"[\s{]", text)) and not re.search(r"[^\s -~]", text)
-    return is_text and len(word) >= ALONE and hidden(text) == text
+    return (
+        len(word) >= ALONE
+        and bool(re.search(r"[\s{]", text))
+        and not re.search(r"[^\s -~]", text)
+        and hidden(text) == text
+    )
