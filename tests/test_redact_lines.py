@@ -194,3 +194,18 @@ def test_the_plural_of_a_name_and_a_key_of_someone_are_names_of_secrets(name: st
                                   "error codes: NET2", "prompt tokens 812 on gke-lab-a3mega-np-7c2e91f4-q7zk"])
 def test_plurals_beside_numbers_and_names_hide_nothing(text: str) -> None:
     assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("form", ["pwd: {}", "pwd={}", "Pwd={}", "PWD = {}", "user ann pwd {}", "login ann/pwd: {}", "{{'pwd': '{}'}}", "pwd\":\"{}"])
+@pytest.mark.parametrize("size", [8, 12, 16, 31])
+def test_a_random_word_behind_pwd_is_a_password(form: str, size: int) -> None:
+    pick = random.Random(f"{form}{size}")
+    words = ["".join(pick.choices(ALNUM, k=size)) for _ in range(200)]
+    assert sum(word in HIDDEN(form.format(word)) for word in words) <= (120 if size == 8 else 70)
+
+
+@pytest.mark.parametrize("text", ["PWD=/home/ann/k7Fq2xvT9dLm/ckpt", "pwd: ~/runs/k7Fq2xvT9dLm", "'pwd': './k7Fq2xvT9dLm'", "OLDPWD=/w/k7Fq2xvT9dLm", "cd $PWD k7Fq2xvT9dLm", "pwd=runs/step12", "pwd: command not found", "pwd = os.getcwd()",
+                                  "PWD=llama3_70b_tp8pp4 HOST=gpu-a3u-7k2m9x4q-sw2z"])
+def test_a_folder_behind_pwd_stays(text: str) -> None:
+    assert HIDDEN(text) == text
+    assert Redactor({"PWD": "/home/ann/k7Fq2xvT9dLm/ckpt", "OLDPWD": "/w/k7Fq2xvT9dLm"}).text(text) == text
