@@ -209,3 +209,24 @@ def test_a_random_word_behind_pwd_is_a_password(form: str, size: int) -> None:
 def test_a_folder_behind_pwd_stays(text: str) -> None:
     assert HIDDEN(text) == text
     assert Redactor({"PWD": "/home/ann/k7Fq2xvT9dLm/ckpt", "OLDPWD": "/w/k7Fq2xvT9dLm"}).text(text) == text
+
+
+@pytest.mark.parametrize("form", ["secret_id={}", '"secret_id": "{}"', "SECRET_ID={}", "role_id=lab secret_id={}", "client secret id: {}", "session_id={}", "session id: {}", "auth-id: {}", "token id: {}", "token_id={}", "cookie_id: {}"])
+@pytest.mark.parametrize("size", [20, 40])
+def test_the_id_of_a_secret_is_one(form: str, size: int) -> None:
+    pick = random.Random(form)
+    words = ["".join(pick.choices(ALNUM, k=size)) for _ in range(100)]
+    assert sum(word in HIDDEN(form.format(word)) for word in words) <= 25
+
+
+@pytest.mark.parametrize("form", ["client_id={}", "request id: {}", "run-id={}", "tenant id: {}", "gpu_uid={}", "the commit: {}", "id={}", "trace_id: {}"])
+def test_other_ids_stay(form: str) -> None:
+    pick = random.Random(form)
+    for size in (20, 40):
+        text = form.format("".join(pick.choices(ALNUM, k=size)))
+        assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("text", ["eos_token_id=151643 model Qwen2ForCausalLM", "session_id=9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d", "session id: train-2026-11-30-a", "pad_token_id: 151645abcdef"])
+def test_ids_of_tokens_and_sessions_that_are_not_random_stay(text: str) -> None:
+    assert HIDDEN(text) == text

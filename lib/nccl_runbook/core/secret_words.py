@@ -56,10 +56,11 @@ _LETTERS = re.compile(
     "[A-Z]{1,2}[a-z][A-Z]{1,2})"
 )
 _CAPITALISED = re.compile("[A-Z](?=[a-z]?[aeiouy])[a-z]{3,}")  # two in a third of a word are a name
-# a word of a text; and first what is as long and no secret: what is named as an id or a hash, a public key,
-# a mangled name
+# a word of a text; and first what is as long and no secret: what is named as an id or a hash, except those of
+# secrets; a public key, a mangled name
 _WORD = re.compile(
-    r"(?:(?<![A-Za-z])(?i:(?:x-amz-(?:cf-)?)?id(?:-\d)?|uid|etag|hash|digest|checksum|integrity|fingerprint|"
+    r"(?:(?<![A-Za-z])(?<!(?i:secret[_ -]))(?<!(?i:session[_ -]))(?<!(?i:token[_ -]))(?<!(?i:auth[_ -]))"
+    r"(?<!(?i:credential[_ -]))(?<!(?i:password[_ -]))(?<!(?i:cookie[_ -]))(?i:(?:x-amz-(?:cf-)?)?id(?:-\d)?|uid|etag|hash|digest|checksum|integrity|fingerprint|"
     r"commit|revision|sha\d{1,3}|md5)(?:\\?[\"'])?[ ]?[:=-][ ]?(?:\\?[\"'])?|"
     r"\bAAAA[BCE][23]|\b_[ZR]|\bocid1\.)[\w+/=.-]+|"
     r"(?<![\w+/~.-])(?=[A-Za-z_+/~.-]*[0-9])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
@@ -68,10 +69,10 @@ _WORD = re.compile(
 _BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
 # the name of a secret is near on its line and on two lines below; of a long line, each part is one
 NEAR, _LINE = 3, re.compile(r"[^\n]{0,400}\S*\n?")
-# a name without the s of a plural, and with the word before it if that says which key or code it is
+# a name without the s of a plural and without id (of secret_id), and with the word before it if that says which key or code it is
 _NAME_WORD = re.compile(
     r"(?<![\w.-])(?<!\[redacted:)(?:[A-Za-z]{1,20} (?=(?i:key|code)))?[A-Za-z_][\w.-]*?"
-    r"(?=(?:(?<![asAS])[sS])?(?![\w.-]))"
+    r"(?=(?:(?<![asAS])[sS]|[_-](?i:id))?(?![\w.-]))"
 )
 _NEAR_NAME = re.compile(f"(?i:{TABLES['name']['near']})")
 
