@@ -230,3 +230,17 @@ def test_other_ids_stay(form: str) -> None:
 @pytest.mark.parametrize("text", ["eos_token_id=151643 model Qwen2ForCausalLM", "session_id=9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d", "session id: train-2026-11-30-a", "pad_token_id: 151645abcdef"])
 def test_ids_of_tokens_and_sessions_that_are_not_random_stay(text: str) -> None:
     assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("text", ["/mnt/t/experiment2024baseline01/ckpt", "/home/t/Llama3instructtuned8B/x", "/data/t/2026-11-30-12-00-00-01/rank0.log", "~/t/lr-1e-4-warmup-100-steps/7.pt", "./t/0f1e2d3c4b5a69788796a5b4/x",
+                                  "scp n7:/w/t/run20260102lr1e4batch8/x .", "file:///w/t/run20260102lr1e4batch8/x"])
+def test_a_folder_below_t_stays(text: str) -> None:
+    assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("form", ["https://conda.example/t/{}/lab", "channels: [http://repo.lab.example:8080/conda/t/{}/main]", "conda.anaconda.org/t/{}/noarch", "https://x.example/api/conda/lab/t/{}"])
+@pytest.mark.parametrize("kind", ["h40", "a24", "l32"])
+def test_a_token_below_t_of_a_channel_is_masked(form: str, kind: str) -> None:
+    for seed in range(20):
+        value = "ab" + made(kind, random.Random(seed))
+        assert value not in HIDDEN(form.format(value)) and value not in HIDDEN(form.format(f"tk-{value}"))
