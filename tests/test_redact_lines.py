@@ -244,3 +244,17 @@ def test_a_token_below_t_of_a_channel_is_masked(form: str, kind: str) -> None:
     for seed in range(20):
         value = "ab" + made(kind, random.Random(seed))
         assert value not in HIDDEN(form.format(value)) and value not in HIDDEN(form.format(f"tk-{value}"))
+
+
+@pytest.mark.parametrize("text", ["srun --login n1 -p h100", "bash --login -p h200x", "salloc on login node -p a100", "ssh login srun -p gpu8", "n_live_1234567890abcdef12", "x_live_ab12cd34ef56ab78cd90 tensors", "num_live_bytes0000000000001",
+                                  "pad_token is set to eos_token1", "token was replaced by llama3tok", "bos token has been changed to im_start2", "--use-commit 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c", "--report-commit=0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c",
+                                  "--use-sha 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c", "su --login ann -p h200b"])
+def test_a_partition_a_tensor_a_special_token_and_a_commit_stay(text: str) -> None:
+    assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("text", ["cf login -u ann -p k7Fq2xvT", "conan remote login lab ann -p k7Fq2xvT", "rzp_live_k7Fq2xvT9dLm4Rz8", "the token was changed to k7Fq2xvT9dLm", "token is set to 'k7Fq2xvT9dLm'", "password was replaced by k7Fq2xvT",
+                                  "--use_wandb k7Fq2xvT", "--report_to=k7Fq2xvT", "--wandb-key k7Fq2xvT"])
+def test_what_looks_like_them_and_is_secret_is_masked(text: str) -> None:
+    text = text.replace("k7Fq2xvT", "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c") if text.startswith("--") else text
+    assert MASK in HIDDEN(text) and not re.search("k7Fq2xvT|0f1e2d3c", HIDDEN(text))
