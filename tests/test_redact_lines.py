@@ -258,3 +258,17 @@ def test_a_partition_a_tensor_a_special_token_and_a_commit_stay(text: str) -> No
 def test_what_looks_like_them_and_is_secret_is_masked(text: str) -> None:
     text = text.replace("k7Fq2xvT", "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c") if text.startswith("--") else text
     assert MASK in HIDDEN(text) and not re.search("k7Fq2xvT|0f1e2d3c", HIDDEN(text))
+
+
+@pytest.mark.parametrize("start", ["sk", "csk", "key", "apikey", "tok", "pat", "glpat", "nvapi", "secret", "token", "auth"])
+@pytest.mark.parametrize("size", [32, 40, 48])
+def test_letters_of_a_key_before_hexadecimal_digits_make_it_one(start: str, size: int) -> None:
+    pick = random.Random(f"{start}{size}")
+    words = [start + "".join(pick.choices(ALPHABETS["h"], k=size)) for _ in range(50)]
+    assert sum(word in HIDDEN(f"sent {word} to it") for word in words) <= 6
+
+
+@pytest.mark.parametrize("start", ["pod", "task", "run", "disk", "node", "worker", "path"])
+def test_an_id_with_letters_before_it_stays(start: str) -> None:
+    text = f"sent {start}{''.join(random.Random(start).choices(ALPHABETS['h'], k=32))} to it"
+    assert HIDDEN(text) == text

@@ -33,11 +33,11 @@ _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z
 _PLAIN_WORD = re.compile("(?<![^_-])(?:[A-Z]?[a-z]{4,}|[A-Z]{5,})(?![^_-])")
 # so many letters of one kind, digits, or letters between hyphens are in names (isAllCudaP2p), in no password
 _RUN = re.compile(r"[a-z]{4}|[A-Z][a-z]{3}|[A-Z]{4}|\d{4}|(?<![^_-])[A-Za-z]{3}(?![^_-])")
-# what is no key, and looks so: hashes, revisions, addresses, the id of a pod; a SHA-256 in base32, as Triton
-# and Inductor call their files
+# what is no key, and looks so: hashes, revisions, addresses, the id of a pod (not sk or key before the digits); a
+# SHA-256 in base32, as Triton and Inductor call their files
 _ID = re.compile(
     "(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})|"
-    "[a-z]{1,9}[0-9a-f]{32,64}|[A-Z2-7]{52}|[cf]?[a-z2-7]{51}"
+    "(?!(?:[a-z]{0,5}(?:key|api|pat|tok|token|secret|auth|pass)|[a-z]?sk)[0-9a-f]{32})[a-z]{1,9}[0-9a-f]{32,64}|[A-Z2-7]{52}|[cf]?[a-z2-7]{51}"
 )
 # near the name of a secret, these are names, too: network interfaces and RDMA devices, as udev calls them;
 # meshes, in which each number is one of parallel parts (TP8PP4); formats of numbers (fp8e4m3); addresses;
@@ -60,7 +60,8 @@ _CAPITALISED = re.compile("[A-Z](?=[a-z]?[aeiouy])[a-z]{3,}")  # two in a third 
 # secrets; a public key, a mangled name
 _WORD = re.compile(
     r"(?:(?<![A-Za-z])(?<!(?i:secret[_ -]))(?<!(?i:session[_ -]))(?<!(?i:token[_ -]))(?<!(?i:auth[_ -]))"
-    r"(?<!(?i:credential[_ -]))(?<!(?i:password[_ -]))(?<!(?i:cookie[_ -]))(?i:(?:x-amz-(?:cf-)?)?id(?:-\d)?|uid|etag|hash|digest|checksum|integrity|fingerprint|"
+    r"(?<!(?i:credential[_ -]))(?<!(?i:password[_ -]))(?<!(?i:cookie[_ -]))"
+    r"(?i:(?:x-amz-(?:cf-)?)?id(?:-\d)?|uid|etag|hash|digest|checksum|integrity|fingerprint|"
     r"commit|revision|sha\d{1,3}|md5)(?:\\?[\"'])?[ ]?[:=-][ ]?(?:\\?[\"'])?|"
     r"\bAAAA[BCE][23]|\b_[ZR]|\bocid1\.)[\w+/=.-]+|"
     r"(?<![\w+/~.-])(?=[A-Za-z_+/~.-]*[0-9])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
@@ -69,7 +70,8 @@ _WORD = re.compile(
 _BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
 # the name of a secret is near on its line and on two lines below; of a long line, each part is one
 NEAR, _LINE = 3, re.compile(r"[^\n]{0,400}\S*\n?")
-# a name without the s of a plural and without id (of secret_id), and with the word before it if that says which key or code it is
+# a name without the s of a plural and without id (of secret_id), and with the word before it if that says which
+# key or code it is
 _NAME_WORD = re.compile(
     r"(?<![\w.-])(?<!\[redacted:)(?:[A-Za-z]{1,20} (?=(?i:key|code)))?[A-Za-z_][\w.-]*?"
     r"(?=(?:(?<![asAS])[sS]|[_-](?i:id))?(?![\w.-]))"
@@ -119,11 +121,7 @@ def without_made(text: str, hidden: Callable[[str], str]) -> str:
     text as it is."""
     parts, near = [""], 0
     for line in _LINE.findall(text):
-        near = (
-            NEAR
-            if _NEAR_NAME.search(line) or any(map(sounds_secret, _NAME_WORD.findall(line)))
-            else near
-        )
+        near = NEAR if _NEAR_NAME.search(line) or any(map(sounds_secret, _NAME_WORD.findall(line))) else near
         parts.append(_WORD.sub(functools.partial(_without_parts, near=near > 0, hidden=hidden), line))
         near = 0 if MASK in line else near - 1
     return "".join(parts)
