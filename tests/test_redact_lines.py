@@ -272,3 +272,18 @@ def test_letters_of_a_key_before_hexadecimal_digits_make_it_one(start: str, size
 def test_an_id_with_letters_before_it_stays(start: str) -> None:
     text = f"sent {start}{''.join(random.Random(start).choices(ALPHABETS['h'], k=32))} to it"
     assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("head", ["Access keys:", "api keys:", "backup codes:", "Passcodes:", "the jwts:", "hub tokens:"])
+@pytest.mark.parametrize("item", ["- ", "  * ", "{}. ", "{}) ", "  "])
+def test_every_item_of_a_list_below_a_plural_is_masked(head: str, item: str) -> None:
+    pick = random.Random(head)
+    values = ["".join(pick.choices(ALNUM, k=24)) + "4k7x2" for _ in range(6)]
+    text = "\n".join([head, *(item.format(number) + value for number, value in enumerate(values, 1)), "end"])
+    assert sum(value in HIDDEN(text) for value in values) <= 1
+    assert HIDDEN(text).endswith("end")
+
+
+@pytest.mark.parametrize("text", ["token embedding weight 128256x8192 on cuda:3", "token buffer 4096x128x2bf16", "bad token for 8x7168x4fp8", "password policy 16x4096 pages", "error codes:\n- NET2\n- node7eth2port3speed400"])
+def test_a_size_near_a_name_of_a_secret_stays(text: str) -> None:
+    assert HIDDEN(text) == text

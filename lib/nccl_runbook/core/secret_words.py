@@ -33,22 +33,23 @@ _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z
 _PLAIN_WORD = re.compile("(?<![^_-])(?:[A-Z]?[a-z]{4,}|[A-Z]{5,})(?![^_-])")
 # so many letters of one kind, digits, or letters between hyphens are in names (isAllCudaP2p), in no password
 _RUN = re.compile(r"[a-z]{4}|[A-Z][a-z]{3}|[A-Z]{4}|\d{4}|(?<![^_-])[A-Za-z]{3}(?![^_-])")
-# what is no key, and looks so: hashes, revisions, addresses, the id of a pod (not sk or key before the digits); a
-# SHA-256 in base32, as Triton and Inductor call their files
+# what is no key, and looks so: hashes, revisions, addresses, the id of a pod (without sk or key before it);
+# a SHA-256 in base32, as Triton and Inductor call their files
 _ID = re.compile(
     "(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})|"
-    "(?!(?:[a-z]{0,5}(?:key|api|pat|tok|token|secret|auth|pass)|[a-z]?sk)[0-9a-f]{32})[a-z]{1,9}[0-9a-f]{32,64}|[A-Z2-7]{52}|[cf]?[a-z2-7]{51}"
+    "(?!(?:[a-z]{0,5}(?:key|api|pat|tok|token|secret|auth|pass)|[a-z]?sk)[0-9a-f]{32})"
+    "[a-z]{1,9}[0-9a-f]{32,64}|[A-Z2-7]{52}|[cf]?[a-z2-7]{51}"
 )
 # near the name of a secret, these are names, too: network interfaces and RDMA devices, as udev calls them;
 # meshes, in which each number is one of parallel parts (TP8PP4); formats of numbers (fp8e4m3); addresses;
 # durations; functions of CUDA, HIP and NCCL; types, as a compiler writes them; jobs of Ray; a ULID, which
-# begins with a time
+# begins with a time; the size of a tensor, and its type
 _KIND = re.compile(
     r"(?:(?:en|ib|sl|wl|ww|iw|opa|roce|usnic)(?:P\d+)?(?:[a-z]{1,3}\d+)+|"
     r"(?i:(?:[a-z]{0,4}p\d+){2}(?:[a-z]{1,4}\d+)*|[a-z]{0,5}\d{1,2}e\dm\d[a-z0-9]*)|"
     r"0x[0-9A-Fa-f]{1,16}U?L{0,2}|(?i:P?(?:\d+(?:[ywdhms]|[mun]s)T?){3,})|(?:cuda|cu|hip|nccl)[A-Z]\w+|"
     r"[FKPRZ]{0,3}(?:N[KR]?(?:S[atbsiod])?|St|Z)\d{1,3}[A-Za-z_]\w*E_?|raysubmit_\w{16}|"
-    r"01[0-9A-HJKMNP-TV-Z]{24})(?:[.:]\w{1,5})*"
+    r"01[0-9A-HJKMNP-TV-Z]{24}|\d+(?:x\d+)+(?:x?[a-z]{1,5}\d{0,2})?)(?:[.:]\w{1,5})*"
 )
 # letters between two numbers of a name: of one case, words that each begin with a capital, or as in LoRA
 _LETTERS = re.compile(
@@ -70,8 +71,8 @@ _WORD = re.compile(
 _BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
 # the name of a secret is near on its line and on two lines below; of a long line, each part is one
 NEAR, _LINE = 3, re.compile(r"[^\n]{0,400}\S*\n?")
-# a name without the s of a plural and without id (of secret_id), and with the word before it if that says which
-# key or code it is
+# a name without the s of a plural and without id (of secret_id), and with the word before it if that says of
+# what the key or code is
 _NAME_WORD = re.compile(
     r"(?<![\w.-])(?<!\[redacted:)(?:[A-Za-z]{1,20} (?=(?i:key|code)))?[A-Za-z_][\w.-]*?"
     r"(?=(?:(?<![asAS])[sS]|[_-](?i:id))?(?![\w.-]))"
