@@ -284,6 +284,7 @@ def test_every_item_of_a_list_below_a_plural_is_masked(head: str, item: str) -> 
     assert HIDDEN(text).endswith("end")
 
 
-@pytest.mark.parametrize("text", ["token embedding weight 128256x8192 on cuda:3", "token buffer 4096x128x2bf16", "bad token for 8x7168x4fp8", "password policy 16x4096 pages", "error codes:\n- NET2\n- node7eth2port3speed400"])
+@pytest.mark.parametrize("text", ["token embedding weight 128256x8192 on cuda:3", "token buffer 4096x128x2bf16", "bad token for 8x7168x4fp8", "password policy 16x4096 pages", "error codes:\n- NET2\n- node7eth2port3speed400",
+                                  "sort keys:\\n 9f8e7d6c5b4a3928", "missing keys: [9f8e7d6c5b4a3928]"])
 def test_a_size_near_a_name_of_a_secret_stays(text: str) -> None:
     assert HIDDEN(text) == text
