@@ -182,7 +182,7 @@ def test_lines_that_all_open_are_read_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["Access keys:", "session keys", "SIGNING_KEYS =", "The tokens are:", "hf tokens", "Passcodes:", "jwts:", "cookies of ann:", "recovery codes:", "MFA codes are", "licence keys:", "ssh keys:",
-                                  "wandb key:", "WANDB keys are", "key is", "the bearers:", "salts:"])
+                                  "wandb key:", "WANDB keys are", "key is", "your key is", "ERROR the new keys are", "ERROR key was", "the bearers:", "salts:"])
 @pytest.mark.parametrize("form", ["{} {}", "{}\n- {}"])
 def test_the_plural_of_a_name_and_a_key_of_someone_are_names_of_secrets(name: str, form: str) -> None:
     pick = random.Random(name)
@@ -190,7 +190,7 @@ def test_the_plural_of_a_name_and_a_key_of_someone_are_names_of_secrets(name: st
     assert sum(word in HIDDEN(form.format(name, word)) for word in words) <= 25
 
 
-@pytest.mark.parametrize("text", ["tokens: 512", "max_tokens=131072 at step 12", "cache keys are model2layers4", "unexpected keys: decoder1layer2norm3", "12 tokens for worker-7d9f8b6c5d-x2k4q", "keys are compared in order",
+@pytest.mark.parametrize("text", ["tokens: 512", "max_tokens=131072 at step 12", "cache keys are model2layers4", "unexpected keys: decoder1layer2norm3", "12 tokens for worker-7d9f8b6c5d-x2k4q", "keys are compared in order", "the sort key is layer4expert17shard3x2", "foreign key is q7hd82kz0p4mv6xw1r5t9",
                                   "error codes: NET2", "prompt tokens 812 on gke-lab-a3mega-np-7c2e91f4-q7zk"])
 def test_plurals_beside_numbers_and_names_hide_nothing(text: str) -> None:
     assert HIDDEN(text) == text
