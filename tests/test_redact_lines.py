@@ -191,7 +191,7 @@ def test_the_plural_of_a_name_and_a_key_of_someone_are_names_of_secrets(name: st
 
 
 @pytest.mark.parametrize("text", ["tokens: 512", "max_tokens=131072 at step 12", "cache keys are model2layers4", "unexpected keys: decoder1layer2norm3", "12 tokens for worker-7d9f8b6c5d-x2k4q", "keys are compared in order", "the sort key is layer4expert17shard3x2", "foreign key is q7hd82kz0p4mv6xw1r5t9",
-                                  "error codes: NET2", "prompt tokens 812 on gke-lab-a3mega-np-7c2e91f4-q7zk"])
+                                  "error codes: NET2", "loaded 128 tokens from shard A1b2C3d4E5F6", "total tokens 8192 /ckpt/A1b2C3d4E5F6/model.pt", "num_tokens: 4 run aB3dE5fG7h", "max_new_tokens=512 A1b2C3d4E5F6", "prompt tokens 812 on gke-lab-a3mega-np-7c2e91f4-q7zk"])
 def test_plurals_beside_numbers_and_names_hide_nothing(text: str) -> None:
     assert HIDDEN(text) == text
 

@@ -72,9 +72,10 @@ _BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+
 # the name of a secret is near on its line and on two lines below; of a long line, each part is one
 NEAR, _LINE = 3, re.compile(r"[^\n]{0,400}\S*\n?")
 # a name without the s of a plural and without id (of secret_id), and with the word before it if that says of
-# what the key or code is
+# what the key or code is; the tokens of a language model are counted
 _NAME_WORD = re.compile(
-    r"(?<![\w.-])(?<!\[redacted:)(?:[A-Za-z]{1,20} (?=(?i:key|code)))?[A-Za-z_][\w.-]*?"
+    r"(?<![\w.-])(?<!\[redacted:)(?!(?<=\d )tokens|[\w-]{0,40}tokens\W{1,3}\d+\b)"
+    r"(?:[A-Za-z]{1,20} (?=(?i:key|code)))?[A-Za-z_][\w.-]*?"
     r"(?=(?:(?<![asAS])[sS]|[_-](?i:id))?(?![\w.-]))"
 )
 _NEAR_NAME = re.compile(f"(?i:{TABLES['name']['near']})")
