@@ -61,7 +61,7 @@ def test_triage_shows_none_of_what_the_reader_types(tmp_path: Path) -> None:
         ended = read_cli("triage", log(tmp_path), "--context", context, "--against", tmp_path / "good.log", "--html", tmp_path / "page.html", *more)
         page = (tmp_path / "page.html").read_text()
         assert leaks(ended.stdout, ended.stderr, page) == [] and ended.returncode in (0, 3, 4)
-    assert "Masked in it: " in page and " x value behind a telling name" in page
+    assert "Masked on this page: " in page and " x value behind a telling name" in page
 
 
 def test_hang_shows_none_of_dumps_stacks_and_logs(tmp_path: Path) -> None:

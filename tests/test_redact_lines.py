@@ -179,3 +179,112 @@ def test_lines_that_all_open_are_read_once() -> None:
 
     masked_below(["token:"] * 6000, hidden)
     assert sum(asked) <= 2 * 6000
+
+
+@pytest.mark.parametrize("name", ["Access keys:", "session keys", "SIGNING_KEYS =", "The tokens are:", "hf tokens", "Passcodes:", "jwts:", "cookies of ann:", "recovery codes:", "MFA codes are", "licence keys:", "ssh keys:",
+                                  "wandb key:", "WANDB keys are", "key is", "your key is", "ERROR the new keys are", "ERROR key was", "the bearers:", "salts:"])
+@pytest.mark.parametrize("form", ["{} {}", "{}\n- {}"])
+def test_the_plural_of_a_name_and_a_key_of_someone_are_names_of_secrets(name: str, form: str) -> None:
+    pick = random.Random(name)
+    words = ["".join(pick.choices(ALNUM, k=20)) for _ in range(100)]
+    assert sum(word in HIDDEN(form.format(name, word)) for word in words) <= 25
+
+
+@pytest.mark.parametrize("text", ["tokens: 512", "max_tokens=131072 at step 12", "cache keys are model2layers4", "unexpected keys: decoder1layer2norm3", "12 tokens for worker-7d9f8b6c5d-x2k4q", "keys are compared in order", "the sort key is layer4expert17shard3x2", "foreign key is q7hd82kz0p4mv6xw1r5t9",
+                                  "error codes: NET2", "loaded 128 tokens from shard A1b2C3d4E5F6", "total tokens 8192 /ckpt/A1b2C3d4E5F6/model.pt", "num_tokens: 4 run aB3dE5fG7h", "max_new_tokens=512 A1b2C3d4E5F6", "prompt tokens 812 on gke-lab-a3mega-np-7c2e91f4-q7zk"])
+def test_plurals_beside_numbers_and_names_hide_nothing(text: str) -> None:
+    assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("form", ["pwd: {}", "pwd={}", "Pwd={}", "PWD = {}", "user ann pwd {}", "login ann/pwd: {}", "{{'pwd': '{}'}}", "pwd\":\"{}"])
+@pytest.mark.parametrize("size", [8, 12, 16, 31])
+def test_a_random_word_behind_pwd_is_a_password(form: str, size: int) -> None:
+    pick = random.Random(f"{form}{size}")
+    words = ["".join(pick.choices(ALNUM, k=size)) for _ in range(200)]
+    assert sum(word in HIDDEN(form.format(word)) for word in words) <= (120 if size == 8 else 70)
+
+
+@pytest.mark.parametrize("text", ["PWD=/home/ann/k7Fq2xvT9dLm/ckpt", "pwd: ~/runs/k7Fq2xvT9dLm", "'pwd': './k7Fq2xvT9dLm'", "OLDPWD=/w/k7Fq2xvT9dLm", "cd $PWD k7Fq2xvT9dLm", "pwd=runs/step12", "pwd: command not found", "pwd = os.getcwd()",
+                                  "PWD=llama3_70b_tp8pp4 HOST=gpu-a3u-7k2m9x4q-sw2z"])
+def test_a_folder_behind_pwd_stays(text: str) -> None:
+    assert HIDDEN(text) == text
+    assert Redactor({"PWD": "/home/ann/k7Fq2xvT9dLm/ckpt", "OLDPWD": "/w/k7Fq2xvT9dLm"}).text(text) == text
+
+
+@pytest.mark.parametrize("form", ["secret_id={}", '"secret_id": "{}"', "SECRET_ID={}", "role_id=lab secret_id={}", "client secret id: {}", "session_id={}", "session id: {}", "auth-id: {}", "token id: {}", "token_id={}", "cookie_id: {}"])
+@pytest.mark.parametrize("size", [20, 40])
+def test_the_id_of_a_secret_is_one(form: str, size: int) -> None:
+    pick = random.Random(form)
+    words = ["".join(pick.choices(ALNUM, k=size)) for _ in range(100)]
+    assert sum(word in HIDDEN(form.format(word)) for word in words) <= 25
+
+
+@pytest.mark.parametrize("form", ["client_id={}", "request id: {}", "run-id={}", "tenant id: {}", "gpu_uid={}", "the commit: {}", "id={}", "trace_id: {}"])
+def test_other_ids_stay(form: str) -> None:
+    pick = random.Random(form)
+    for size in (20, 40):
+        text = form.format("".join(pick.choices(ALNUM, k=size)))
+        assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("text", ["eos_token_id=151643 model Qwen2ForCausalLM", "session_id=9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d", "session id: train-2026-11-30-a", "pad_token_id: 151645abcdef"])
+def test_ids_of_tokens_and_sessions_that_are_not_random_stay(text: str) -> None:
+    assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("text", ["/mnt/t/experiment2024baseline01/ckpt", "/home/t/Llama3instructtuned8B/x", "/data/t/2026-11-30-12-00-00-01/rank0.log", "~/t/lr-1e-4-warmup-100-steps/7.pt", "./t/0f1e2d3c4b5a69788796a5b4/x",
+                                  "scp n7:/w/t/run20260102lr1e4batch8/x .", "file:///w/t/run20260102lr1e4batch8/x"])
+def test_a_folder_below_t_stays(text: str) -> None:
+    assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("form", ["https://conda.example/t/{}/lab", "channels: [http://repo.lab.example:8080/conda/t/{}/main]", "conda.anaconda.org/t/{}/noarch", "https://x.example/api/conda/lab/t/{}"])
+@pytest.mark.parametrize("kind", ["h40", "a24", "l32"])
+def test_a_token_below_t_of_a_channel_is_masked(form: str, kind: str) -> None:
+    for seed in range(20):
+        value = "ab" + made(kind, random.Random(seed))
+        assert value not in HIDDEN(form.format(value)) and value not in HIDDEN(form.format(f"tk-{value}"))
+
+
+@pytest.mark.parametrize("text", ["srun --login n1 -p h100", "bash --login -p h200x", "salloc on login node -p a100", "ssh login srun -p gpu8", "n_live_1234567890abcdef12", "x_live_ab12cd34ef56ab78cd90 tensors", "num_live_bytes0000000000001",
+                                  "pad_token is set to eos_token1", "token was replaced by llama3tok", "bos token has been changed to im_start2", "--use-commit 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c", "--report-commit=0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c",
+                                  "--use-sha 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c", "su --login ann -p h200b"])
+def test_a_partition_a_tensor_a_special_token_and_a_commit_stay(text: str) -> None:
+    assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("text", ["cf login -u ann -p k7Fq2xvT", "conan remote login lab ann -p k7Fq2xvT", "rzp_live_k7Fq2xvT9dLm4Rz8", "the token was changed to k7Fq2xvT9dLm", "token is set to 'k7Fq2xvT9dLm'", "password was replaced by k7Fq2xvT",
+                                  "--use_wandb k7Fq2xvT", "--report_to=k7Fq2xvT", "--wandb-key k7Fq2xvT"])
+def test_what_looks_like_them_and_is_secret_is_masked(text: str) -> None:
+    text = text.replace("k7Fq2xvT", "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c") if text.startswith("--") else text
+    assert MASK in HIDDEN(text) and not re.search("k7Fq2xvT|0f1e2d3c", HIDDEN(text))
+
+
+@pytest.mark.parametrize("start", ["sk", "csk", "key", "apikey", "tok", "pat", "glpat", "nvapi", "secret", "token", "auth"])
+@pytest.mark.parametrize("size", [32, 40, 48])
+def test_letters_of_a_key_before_hexadecimal_digits_make_it_one(start: str, size: int) -> None:
+    pick = random.Random(f"{start}{size}")
+    words = [start + "".join(pick.choices(ALPHABETS["h"], k=size)) for _ in range(50)]
+    assert sum(word in HIDDEN(f"sent {word} to it") for word in words) <= 6
+
+
+@pytest.mark.parametrize("start", ["pod", "task", "run", "disk", "node", "worker", "path"])
+def test_an_id_with_letters_before_it_stays(start: str) -> None:
+    text = f"sent {start}{''.join(random.Random(start).choices(ALPHABETS['h'], k=32))} to it"
+    assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize("head", ["Access keys:", "api keys:", "backup codes:", "Passcodes:", "the jwts:", "hub tokens:"])
+@pytest.mark.parametrize("item", ["- ", "  * ", "{}. ", "{}) ", "  "])
+def test_every_item_of_a_list_below_a_plural_is_masked(head: str, item: str) -> None:
+    pick = random.Random(head)
+    values = ["".join(pick.choices(ALNUM, k=24)) + "4k7x2" for _ in range(6)]
+    text = "\n".join([head, *(item.format(number) + value for number, value in enumerate(values, 1)), "end"])
+    assert sum(value in HIDDEN(text) for value in values) <= 1
+    assert HIDDEN(text).endswith("end")
+
+
+@pytest.mark.parametrize("text", ["token embedding weight 128256x8192 on cuda:3", "token buffer 4096x128x2bf16", "bad token for 8x7168x4fp8", "password policy 16x4096 pages", "error codes:\n- NET2\n- node7eth2port3speed400",
+                                  "sort keys:\\n 9f8e7d6c5b4a3928", "missing keys: [9f8e7d6c5b4a3928]"])
+def test_a_size_near_a_name_of_a_secret_stays(text: str) -> None:
+    assert HIDDEN(text) == text

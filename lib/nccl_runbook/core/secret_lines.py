@@ -51,7 +51,7 @@ KEY = re.compile(
     r"(?:(?!(?:the|and|are|was|were|has|had|for|from|with|which|must|not|its)\b)"
     r"[a-z]{3,14}[ ,]{1,2}){5,24}[a-z]{3,14}|"
     r"(?i:(?<=backup codes)|(?<=recovery codes)|(?<=scratch codes))[ =:]{0,4}"
-    r"(?:\s{0,8}(?=[a-z-]{0,11}\d)[\da-z-]{4,12}(?![\w-])[,;]?){2,20}|"
+    r"(?:\s{0,8}(?:(?:[-*]|\d{1,2}[.)])\s)?(?=[A-Za-z-]{0,40}\d)[\dA-Za-z-]{4,40}(?![\w-])[,;]?){2,20}|"
     r"(?m:^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$)"
 )
 # a value on the next line, except of a block or a line that goes on; and what stands there alone or not

@@ -109,12 +109,11 @@ PATH, _PART, _LINE = (
 # of vocabularies and layers, which are lists of that name, too, no word mixes letters and digits so long
 _LIST, _LONG_VALUE = (
     re.compile(
-        r"(?mi)^[ \t]{0,40}(?:export[ \t]|-[ \t])?(?:[\"']?[\w.-]{0,64}?"
-        r"(?:token|key|secret|password|credential)s[\"']?[ \t]?[:=]"
-        r"[^\n]*(?:\n[ \t]{0,60}-[ \t][^\n]*){0,200}|"
-        r"[\w .-]{0,64}?(?:token|"
+        r"(?mi)^[ \t]{0,40}(?:export[ \t]|-[ \t])?[\"']?[\w .-]{0,64}?(?:token|"
         + "".join(f"(?<!{kind}[ _.-])" for kind in NAMES["key"].split("|"))
-        + r"key|secret|password)s?:?[ \t]{0,8}\n[ \t]{0,60}[\w+/=-]{12,200}$)"
+        + r"key|secret|password|credential|passcode|jwt)"
+        r"(?:s?:?[ \t]{0,8}(?:\n[ \t]{0,60}[\w+/=-]{12,200}[ \t\r]{0,8}$){1,200}|"
+        r"s[\"']?[ \t]?[:=][^\n]*(?:\n[ \t]{0,60}(?:[-*]|\d{1,3}[.)])[ \t][^\n]*){0,200})"
     ),
     re.compile(r"(?<![\w./~+-])[A-Za-z0-9][\w+/-]{15,199}={0,2}"),
 )

@@ -14,6 +14,7 @@ from nccl_runbook.core.secret_values import (
     MASK,
     PATH,
     SHUFFLED,
+    TABLES,
     is_numbered,
     mask,
     sounds_secret,
@@ -32,22 +33,23 @@ _CHUNK = re.compile(r"\d+(?:x\d+)+|\d[dD](?![a-z0-9])|[A-Z]?[a-z]+|[A-Z]+(?![a-z
 _PLAIN_WORD = re.compile("(?<![^_-])(?:[A-Z]?[a-z]{4,}|[A-Z]{5,})(?![^_-])")
 # so many letters of one kind, digits, or letters between hyphens are in names (isAllCudaP2p), in no password
 _RUN = re.compile(r"[a-z]{4}|[A-Z][a-z]{3}|[A-Z]{4}|\d{4}|(?<![^_-])[A-Za-z]{3}(?![^_-])")
-# what is no key, and looks so: hashes, revisions, addresses, the id of a pod; a SHA-256 in base32, as Triton
-# and Inductor call their files
+# what is no key, and looks so: hashes, revisions, addresses, the id of a pod (without sk or key before it);
+# a SHA-256 in base32, as Triton and Inductor call their files
 _ID = re.compile(
     "(?:[0-9a-f]+|[0-9A-F]+|0x[0-9A-Fa-f]+)(?:U?L{0,2})|"
+    "(?!(?:[a-z]{0,5}(?:key|api|pat|tok|token|secret|auth|pass)|[a-z]?sk)[0-9a-f]{32})"
     "[a-z]{1,9}[0-9a-f]{32,64}|[A-Z2-7]{52}|[cf]?[a-z2-7]{51}"
 )
 # near the name of a secret, these are names, too: network interfaces and RDMA devices, as udev calls them;
 # meshes, in which each number is one of parallel parts (TP8PP4); formats of numbers (fp8e4m3); addresses;
 # durations; functions of CUDA, HIP and NCCL; types, as a compiler writes them; jobs of Ray; a ULID, which
-# begins with a time
+# begins with a time; the size of a tensor, and its type
 _KIND = re.compile(
     r"(?:(?:en|ib|sl|wl|ww|iw|opa|roce|usnic)(?:P\d+)?(?:[a-z]{1,3}\d+)+|"
     r"(?i:(?:[a-z]{0,4}p\d+){2}(?:[a-z]{1,4}\d+)*|[a-z]{0,5}\d{1,2}e\dm\d[a-z0-9]*)|"
     r"0x[0-9A-Fa-f]{1,16}U?L{0,2}|(?i:P?(?:\d+(?:[ywdhms]|[mun]s)T?){3,})|(?:cuda|cu|hip|nccl)[A-Z]\w+|"
     r"[FKPRZ]{0,3}(?:N[KR]?(?:S[atbsiod])?|St|Z)\d{1,3}[A-Za-z_]\w*E_?|raysubmit_\w{16}|"
-    r"01[0-9A-HJKMNP-TV-Z]{24})(?:[.:]\w{1,5})*"
+    r"01[0-9A-HJKMNP-TV-Z]{24}|\d+(?:x\d+)+(?:x?[a-z]{1,5}\d{0,2})?)(?:[.:]\w{1,5})*"
 )
 # letters between two numbers of a name: of one case, words that each begin with a capital, or as in LoRA
 _LETTERS = re.compile(
@@ -55,10 +57,12 @@ _LETTERS = re.compile(
     "[A-Z]{1,2}[a-z][A-Z]{1,2})"
 )
 _CAPITALISED = re.compile("[A-Z](?=[a-z]?[aeiouy])[a-z]{3,}")  # two in a third of a word are a name
-# a word of a text; and first what is as long and no secret: what is named as an id or a hash, a public key,
-# a mangled name
+# a word of a text; and first what is as long and no secret: what is named as an id or a hash, except those of
+# secrets; a public key, a mangled name
 _WORD = re.compile(
-    r"(?:(?<![A-Za-z])(?i:(?:x-amz-(?:cf-)?)?id(?:-\d)?|uid|etag|hash|digest|checksum|integrity|fingerprint|"
+    r"(?:(?<![A-Za-z])(?<!(?i:secret[_ -]))(?<!(?i:session[_ -]))(?<!(?i:token[_ -]))(?<!(?i:auth[_ -]))"
+    r"(?<!(?i:credential[_ -]))(?<!(?i:password[_ -]))(?<!(?i:cookie[_ -]))"
+    r"(?i:(?:x-amz-(?:cf-)?)?id(?:-\d)?|uid|etag|hash|digest|checksum|integrity|fingerprint|"
     r"commit|revision|sha\d{1,3}|md5)(?:\\?[\"'])?[ ]?[:=-][ ]?(?:\\?[\"'])?|"
     r"\bAAAA[BCE][23]|\b_[ZR]|\bocid1\.)[\w+/=.-]+|"
     r"(?<![\w+/~.-])(?=[A-Za-z_+/~.-]*[0-9])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
@@ -67,9 +71,14 @@ _WORD = re.compile(
 _BASE64 = re.compile(r"(?!(?:.*/)?(?:[A-Z]?[a-z]{2,}\d{0,3}|[A-Z]{2,}\d{0,3}|\d+)(?:/|$))[A-Za-z0-9+/]+=*")
 # the name of a secret is near on its line and on two lines below; of a long line, each part is one
 NEAR, _LINE = 3, re.compile(r"[^\n]{0,400}\S*\n?")
+# a name without the s of a plural and without id (of secret_id), and with the word before it if that says of
+# what the key or code is; the tokens of a language model are counted
 _NAME_WORD = re.compile(
-    r"(?<![\w.-])(?<!\[redacted:)(?:(?i:api|access|secret) (?=(?i:key)))?[A-Za-z_][\w.-]*"
+    r"(?<![\w.-])(?<!\[redacted:)(?!(?<=\d )tokens|[\w-]{0,40}tokens\W{1,3}\d+\b)"
+    r"(?:[A-Za-z]{1,20} (?=(?i:key|code)))?[A-Za-z_][\w.-]*?"
+    r"(?=(?:(?<![asAS])[sS]|[_-](?i:id))?(?![\w.-]))"
 )
+_NEAR_NAME = re.compile(f"(?i:{TABLES['name']['near']})")
 
 
 def is_made(word: str, least: int) -> bool:
@@ -114,7 +123,7 @@ def without_made(text: str, hidden: Callable[[str], str]) -> str:
     text as it is."""
     parts, near = [""], 0
     for line in _LINE.findall(text):
-        near = NEAR if any(map(sounds_secret, _NAME_WORD.findall(line))) else near
+        near = NEAR if _NEAR_NAME.search(line) or any(map(sounds_secret, _NAME_WORD.findall(line))) else near
         parts.append(_WORD.sub(functools.partial(_without_parts, near=near > 0, hidden=hidden), line))
         near = 0 if MASK in line else near - 1
     return "".join(parts)
@@ -141,5 +150,9 @@ def _is_harmless_text(word: str, hidden: Callable[[str], str]) -> bool:
     """Whether the word is the base64 of a text, of a configuration for example, without a secret in it."""
     letters = re.sub("[^A-Za-z0-9+/]", "", word)
     text = base64.b64decode(letters[: len(letters) // 4 * 4]).decode("ascii", "replace")
-    is_text = bool(re.search(r"[\s{]", text)) and not re.search(r"[^\s -~]", text)
-    return is_text and len(word) >= ALONE and hidden(text) == text
+    return (
+        len(word) >= ALONE
+        and bool(re.search(r"[\s{]", text))
+        and not re.search(r"[^\s -~]", text)
+        and hidden(text) == text
+    )
