@@ -137,7 +137,7 @@ from nccl_runbook.hang.live.ask_proc import runs
 
 class Ends:
     def write(self, text):
-        if "has not moved" in text:
+        if "made no progress" in text:
             os.kill(rank, 9)
             while runs(rank):
                 pass

@@ -589,5 +589,5 @@ def test_table_and_findings_name_the_same_nodes(nights: int, failed: int, left: 
 
 def test_a_night_without_deviation_has_no_empty_table(tmp_path: Path) -> None:
     shown = run_cli("fleet", a_night(tmp_path / "d", NIGHTS[0], 4)).stdout
-    assert "Nodes that deviate: no " in shown and " 4 nodes do not deviate" in shown
+    assert "Nodes that deviate: none." in shown and " 4 nodes do not deviate" in shown
     assert "Facts that differ" not in shown and "odd hosts" not in shown

@@ -319,6 +319,54 @@ def test_a_hostile_manifest_is_left_as_it_is(text: str) -> None:
     assert manifests.as_script(text) == text
 
 
+BOX = {"containers": [{"name": "t", "image": "x", "command": ["torchrun", "t.py"], "env": [{"name": "NCCL_SOCKET_IFNAME", "value": "lo"}]}]}
+TASK = {"command": ["torchrun", "t.py"], "envVars": [{"name": "NCCL_SOCKET_IFNAME", "value": "lo"}]}
+
+
+def role(replicas: int | None) -> dict:
+    """One role of a job: so many replicas, or no number."""
+    return {"template": {"spec": BOX}, **({} if replicas is None else {"replicas": replicas})}
+
+
+SEVERAL = [
+    {"pytorchReplicaSpecs": {"Master": role(1), "Worker": role(1)}},
+    {"pytorchReplicaSpecs": {"Worker": role(4)}},
+    {"mpiReplicaSpecs": {"Launcher": role(1), "Worker": role(2)}},
+    {"tasks": [{"name": "master", **role(1)}, {"name": "worker", **role(1)}]},
+    {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "template": {"spec": BOX}},
+    {"completionMode": "Indexed", "parallelism": 2, "template": {"spec": {"hostIPC": True, **BOX}}},
+    {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": {"spec": BOX}}},
+    {"trainer": {"numNodes": 2, "command": ["torchrun", "t.py"], "env": BOX["containers"][0]["env"]}},
+]
+ALONE = [
+    {"pytorchReplicaSpecs": {"Master": role(1)}},
+    {"pytorchReplicaSpecs": {"Worker": role(None)}},
+    {"mpiReplicaSpecs": {"Launcher": role(1), "Worker": role(1)}},
+    {"replicas": 4, "template": {"spec": BOX}},  # a Deployment
+    {"parallelism": 4, "template": {"spec": BOX}},
+    {"replicas": 4, "leaderWorkerTemplate": {"size": 1, "workerTemplate": {"spec": BOX}}},
+    {"trainer": {"numNodes": 1, "command": ["torchrun", "t.py"], "env": BOX["containers"][0]["env"]}},
+    {"template": {"spec": {**BOX, "volumes": [{"name": "v", "csi": {"volumeAttributes": {"size": "10Gi"}}}]}}},
+]
+MANIFESTS = [
+    *((json.dumps({"apiVersion": "x/v1", "kind": "Job", "spec": spec}), True) for spec in SEVERAL),
+    *((json.dumps({"apiVersion": "x/v1", "kind": "Job", "spec": spec}), False) for spec in ALONE),
+    (yaml.safe_dump({"tasks": [{**TASK, "replicas": 4, "leaderSelection": True}]}), True),
+    (yaml.safe_dump({"tasks": [{**TASK, "replicas": 4}]}), False),  # four independent copies
+    (json.dumps({"tasks": [TASK, TASK]}), False),
+    (yaml.safe_dump({"num_nodes": 2, "envs": {"NCCL_SOCKET_IFNAME": "lo"}, "run": "torchrun t.py"}), True),
+    (yaml.safe_dump({"num_nodes": 1, "envs": {"NCCL_SOCKET_IFNAME": "lo"}, "run": "torchrun t.py"}), False),
+]
+
+
+@pytest.mark.parametrize(("text", "several"), MANIFESTS, ids=range(len(MANIFESTS)))
+def test_replicas_of_one_job_are_its_nodes(text: str, several: bool) -> None:
+    """Ranks of several nodes cannot meet over loopback; replicas that are independent can."""
+    role = read_file.parse(text, "manifest.yaml")
+    findings = judge(Environment([role], Gap("not-run", "only a file was read")))
+    assert (role.nodes > 1, "broken" in [f.severity.value for f in findings]) == (several, several)
+
+
 FAULTS = {
     "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d t.py": {"torchrun-meets-nobody"},
     "torchrun --nnodes=1:4 t.py": {"torchrun-meets-nobody"},

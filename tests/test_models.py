@@ -69,7 +69,7 @@ def test_a_config_json_gives_the_same_tensors_as_the_table(tmp_path):
 @pytest.mark.parametrize(("change", "message"), [({"model_type": "gpt_neox"}, "'gpt_neox'.*safetensors"), ({"hidden_size": "x"}, "hidden_size"),
                                                  ({"num_hidden_layers": -1}, "num_hidden_layers"), ({"head_dim": 10**12}, "head_dim"),
                                                  ({"num_hidden_layers": 2**31}, "25769803778 tensors\\b"), ({"model_type": {"a": 1}}, "'a': 1"),
-                                                 ({"model_type": "qwen3_moe", "moe_intermediate_size": 8, "num_experts": 2**30}, r"\d tensors: "),
+                                                 ({"model_type": "qwen3_moe", "moe_intermediate_size": 8, "num_experts": 2**30}, r"\d tensors\b"),
                                                  ({"model_type": "llama", "attention_bias": True}, "'llama with attention_bias'.*safetensors")])
 def test_a_config_json_that_tells_no_shapes_says_why(tmp_path, change, message):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **change}))

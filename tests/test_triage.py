@@ -89,8 +89,8 @@ def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
     (tmp_path / "job.log").write_text("RuntimeError: No CUDA GPUs are available\n")
     page = tmp_path / "page.html"
     text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
-    assert "\npossible: the process has no access to a GPU" in text and "established: " not in text and "in your launcher: Start the container" in text
-    assert page.read_text().count("Start the container") == 1 and "If this is the cause: Start the container" not in page.read_text()
+    assert "\npossible: the process has no access to a GPU" in text and "established: " not in text and "in your launcher: If the job runs in a container" in text
+    assert page.read_text().count("If the job runs in a container") == 1 and "If this is the cause: If " not in page.read_text()
     assert f"If this is the cause: {causes()['container-gpu-access'].says}" in page.read_text() and "<h3>Possible: the process has no access to a GPU</h3>" in page.read_text()
     (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
     text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
@@ -436,7 +436,7 @@ def test_the_notebook_judges_a_log_and_its_own_record(tmp_path):
         record = records.load(tmp_path / "run/07-logs.json")
         assert record.status == ("broken" if given else "skipped")
         if given:
-            assert record.findings[0].cause == "gpu-memory-exhausted" and [t["caption"][:5] for t in record.tables][:1] == ["Ranks"]
+            assert record.findings[0].cause == "gpu-memory-exhausted" and len(record.tables) > 0 and record.tables[0]["columns"][0] == "rank"
 
 
 def test_a_warning_that_no_row_knows_is_quoted_in_the_first_sentence(tmp_path: Path) -> None:

@@ -159,6 +159,40 @@ def test_a_line_of_the_scheduler_is_background_if_ranks_went_on_after_it(tmp_pat
     assert ("peer-stopped" in [h.cause for h in given.hypotheses]) is not resumed
 
 
+LIMIT = "slurmstepd: error: *** JOB 7719 ON k3 CANCELLED AT 2026-02-11T06:00:09 DUE TO TIME LIMIT ***\n"
+PREEMPTED = "slurmstepd: error: *** STEP 81.0 ON k3 CANCELLED AT 2026-02-11T06:00:09 DUE TO PREEMPTION ***\n"
+LOW = "  Warning  Evicted  2m  kubelet  The node was low on resource: memory. Threshold quantity: 100Mi, available: 71Mi.\n"
+
+
+@pytest.mark.parametrize(("ended", "cause"), [
+    (LIMIT, "scheduler-time-limit"),
+    (PREEMPTED, "scheduler-preempted"),
+    ("srun: error: Node failure on k4\n", "node-failed"),
+    (LOW, "scheduler-evicted"),
+])
+def test_one_late_step_does_not_show_that_a_job_survived_its_scheduler(tmp_path, ended, cause):
+    assert verdict(answer(tmp_path, steps(1, 3) + ended + steps(4, 4))) == (cause, True)
+    assert verdict(answer(tmp_path, steps(1, 3) + ended + steps(4, 6))) in [("", False), ("benign", False)]
+
+
+FRAMES = 'Traceback (most recent call last):\n  File "/w/job.py", line 61, in __del__\n    self.close()\n'
+
+
+@pytest.mark.parametrize("text", [
+    "Exception ignored in: <function Pool.__del__ at 0x7fd1>\n" + FRAMES + "AttributeError: no _pool\n",
+    "Exception ignored while calling deallocator <function Pool.__del__ at 0x7fd1>:\n" + FRAMES + "OSError: [Errno 9] Bad file descriptor\n",
+    "".join(f"[rank2]: {line}\n" for line in ("Exception ignored in: <function Pool.__del__>\n" + FRAMES + "KeyError: 3").splitlines()),
+    *("".join(f"{before}{line}\n" for line in ("Exception ignored in: <function Pool.__del__>\n" + FRAMES + "KeyError: 3").splitlines())
+      for before in ("[default2]:", "(Worker pid=4071, ip=10.0.4.9) ")),
+    "Exception ignored in: <_io.TextIOWrapper name='<stdout>'>\nBrokenPipeError: [Errno 32] Broken pipe\n",
+])
+def test_what_a_destructor_raises_ends_no_rank(tmp_path, text):
+    given = answer(tmp_path, steps(1, 3) + text)
+    assert verdict(given) in [("", False), ("benign", False)] and given.logs.raised is None and given.logs.failed is None
+    given = answer(tmp_path, steps(1, 3) + text + FRAMES + "ValueError: no such layer\n")
+    assert verdict(given) == ("peer-crashed", True) and "ValueError" in given.logs.raised.text
+
+
 @pytest.mark.parametrize(("text", "cause", "broken"), [
     ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.\n", "scheduler-refused", True),
     ("Reason:               Evicted\n", "scheduler-evicted", True),

@@ -27,12 +27,24 @@ CHATTER = re.compile(
     rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
 )
+MOST_IGNORED = 30  # lines of a destructor's exception
+_IGNORED = re.compile(
+    rb"(?m)^(?:\[\w+\]: ?|\(\w+ pid=[^\n)]*\) )?Exception ignored [^\n]*\n"
+    rb"(?:[^\n]*Traceback \(most[^\n]*\n)?(?:(?:\[\w+\]: ?|\(\w+ pid=[^\n)]*\) )?[ \t][^\n]*\n)*"
+    rb"[^\n]*\Z"
+)
 TRACEBACK = 200  # lines above an exception in which its traceback begins
 # not of a library: installed, or Python's own
 _OWN_FRAME = re.compile(r'\s*File "(?![^"\n]*(?:-packages/|/lib/python\d|<))[^"\n]+", line \d')
 
 
 _LATE = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS")  # a GPU's, reported at a later call
+
+
+def is_ignored(rows: list[bytes], index: int) -> bool:
+    """Whether this row is an exception that ends nothing: Python prints what a destructor raises, with its
+    traceback, and goes on."""
+    return bool(_IGNORED.search(b"\n".join(rows[max(index - MOST_IGNORED, 0) : index + 1])))
 
 
 def own_frame(rows: list[bytes]) -> int:

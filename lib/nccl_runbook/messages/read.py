@@ -21,7 +21,7 @@ from nccl_runbook.logs.source import Source
 from nccl_runbook.logs.sources import read_each, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, who_says
 from nccl_runbook.messages import clues
-from nccl_runbook.messages.excerpt import CHATTER, MAX_SPOKEN, STAMP, own_frame, short, written
+from nccl_runbook.messages.excerpt import CHATTER, MAX_SPOKEN, STAMP, is_ignored, own_frame, short, written
 from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs, Seen, Template
 from nccl_runbook.messages.kinds import At, Kind, Kinds
 from nccl_runbook.messages.lines import EXPRESSIONS, LAUNCHERS, ends, joined, matcher, plain, shows, visible
@@ -53,17 +53,15 @@ def collect(
     """The facts of these logs, except files in ``skip``; with ``newest`` only the last attempt counts for
     ranks. Never raises for their content: ``files`` says what could not be read."""
     reader = _Reader(Ranks(newest))
-    typed = Redactor(os.environ).hidden(context).splitlines()  # whole: a value may stand below its name
-    context_lines = [clipped(line, LINE_CHARACTERS) for line in typed[:1000]]
-    pasted = "".join(f"{line if STAMP.search(line) else ''}\n" for line in context_lines).encode(
-        "utf-8", "replace"
-    )
+    # hidden in the whole text: a value may stand below its name
+    typed = [clipped(t, LINE_CHARACTERS) for t in Redactor(os.environ).hidden(context).splitlines()[:1000]]
+    pasted = "".join(f"{line if STAMP.search(line) else ''}\n" for line in typed).encode("utf-8", "replace")
     texts = itertools.chain(
         [Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted.strip() else [],
         sources(paths, stdin, limit),
     )
-    wanted = (s for s in texts if s.name not in skip)
-    return Redactor(os.environ).json(reader.facts(read_each(wanted, reader.read), "\n".join(context_lines)))
+    files = read_each((s for s in texts if s.name not in skip), reader.read)
+    return Redactor(os.environ).json(reader.facts(files, "\n".join(typed)))
 
 
 def read_sources(texts: Iterable[Source]) -> Logs:
@@ -98,7 +96,9 @@ class _Reader:
         own_rank, begin = rank_of_name(source.name), source.lines + 1
         for index, kind, above in self._kinds.of(source.name, begin, rows):
             kind.times += 1
-            if (kind.messages or kind.about_rank) and not kind.is_enough():
+            if (kind.messages or kind.about_rank) and not (
+                kind.is_enough() or "rank-error" in kind.about_rank and is_ignored(rows, index)
+            ):
                 self._order = self._read + begin + index
                 for text in pieces(rows[index]):
                     self._take(kind, source.name, begin + index, text, above, own_rank)
@@ -196,15 +196,14 @@ class _Reader:
         fired = [
             c
             for c in clues.clues()
-            if c.message in self._found and (c.stays or not self._resumed(self._found[c.message]))
+            if c.message in self._found and (c.stays or not self._resumed(c.message, self._found[c.message]))
         ]
         self._ask(
             list(self._kinds.all()),
             context,
             {i: clues.catalogue()["beside"][i] for c in fired for i in (*c.also, *c.without)},
         )
-        by_message = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
-        files = [dataclasses.replace(f, name=short(f.name)) for f in files]
+        by_message = {i: Seen(f.lines, f.times, self._resumed(i, f)) for i, f in self._found.items()}
         foreign = (
             bool(self._kinds.first or context)
             and not (self._kinds.ours or self._kinds.is_training())
@@ -215,28 +214,27 @@ class _Reader:
             for name in LAUNCHERS
             if name in self._kinds.launchers or matcher().pattern(name).search(plain(context))
         )
-        table = self._table
-        failures = table.failures()
+        failures = self._table.failures()
         numbers = {attempt_of_name(f.name)[1] for f in files}
-        attempts = max(
-            1 + max(table.again_in.values(), default=0), len(numbers) and max(numbers) - min(numbers) + 1
-        )
         return Logs(
-            files=files,
+            files=[dataclasses.replace(f, name=short(f.name)) for f in files],
             context="\n".join([context, *self._words]),
             seen=by_message,
-            ranks=table.rows(),
+            ranks=self._table.rows(),
             launcher=next(begun, "").removeprefix("launcher-"),
             unknown=self._strange(),
             foreign=foreign,
-            nccl_versions=table.versions(),
+            nccl_versions=self._table.versions(),
             failed=next((line for line, _, _ in failures), None),
-            timeout=table.timeout,
+            timeout=self._table.timeout,
             raised=next((line for line, _, own in failures if own), None),
-            clocks=table.clocks.offsets(),
-            apart=table.apart(),
+            clocks=self._table.clocks.offsets(),
+            apart=self._table.apart(),
             here=os.uname().nodename,
-            attempts=attempts,
+            attempts=max(
+                1 + max(self._table.again_in.values(), default=0),
+                len(numbers) and max(numbers) - min(numbers) + 1,
+            ),
             catalogue=clues.version(),
         )
 
@@ -280,9 +278,12 @@ class _Reader:
             return LogLine(CONTEXT, 1, clipped(text, 1000))
         return kind.first or self._line(*kind.at[:2], who_says(text), rank_of_name(kind.at[0]))
 
-    def _resumed(self, kept: _Found) -> bool:
+    def _resumed(self, message: str, kept: _Found) -> bool:
         """Every rank that printed it made progress after it, and no rank broke after it."""
-        return bool(kept.last) and all(self._table.went_on(*who, order) for who, order in kept.last.items())
+        ended = any(c.message == message and c.cause in clues.ENDED for c in clues.clues())
+        return bool(kept.last) and all(
+            self._table.went_on(*who, order, ended) for who, order in kept.last.items()
+        )
 
     def _strange(self) -> list[Template]:
         odd = (k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank)

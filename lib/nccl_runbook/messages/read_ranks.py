@@ -217,18 +217,18 @@ class Ranks:
             row["progress"] = line
             self._progress[_who(line)] = max((order, -1), self._progress.get(_who(line), (-1, -1)))
 
-    def went_on(self, file: str, rank: int | None, order: int) -> bool:
+    def went_on(self, file: str, rank: int | None, order: int, ended: bool = False) -> bool:
         """Whether this rank (or an unnamed one in this file) made progress after ``order``, and none failed
         later. One unnamed line is not enough: it may have been printed late. After a line of no rank, such
         as a scheduler's, a rank of this file must begin a second step: one that lost a peer ends the step it
-        is in."""
+        is in. ``ended``: the line reports that the scheduler ended the job, so an unnamed rank, too, must
+        begin a second step."""
         who = file if rank is None else rank
         if file in self._well or order <= self._survived_to(who):
             return True
-        own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
         ranks = [r for r, row in self._rows.items() if rank is None and file in row["files"]]
-        others = (self._progress.get(r, (-1, -1))[1] for r in ranks)
-        return max(own[0], nobody[rank is not None], *others) > order > self._broke_at
+        seconds = (self._progress.get(r, (-1, -1))[1] for r in (file, *ranks))
+        return max(self._progress.get(who, (-1, -1))[ended], *seconds) > order > self._broke_at
 
     def rows(self) -> list[RankLog]:
         """The table, by rank."""

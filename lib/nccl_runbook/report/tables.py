@@ -95,7 +95,7 @@ class Table:
 
     def __repr__(self) -> str:
         if not self.rows:
-            return f"{self.caption}: no entries. {self.note}".strip()
+            return f"{self.caption}: none. {self.note}".strip()
         filled, texts = self.filled, [self.columns, *([c.text for c in row] for row in self.rows)]
         rows = [[row[at] for at in filled if at < len(row)] for row in texts]
         return "\n".join([self.caption, *grid(rows), *([self.note] if self.note else [])])

@@ -53,7 +53,12 @@ def _containers(part: Any, around: dict[str, Any], program: str) -> Iterator[str
     """``around``: what is said for all containers below."""
     if isinstance(part, dict):
         rows = table("scripts/launchers")["manifest"]
-        around = {**around, **{key: part[key] for key in rows["sizes"] if part.get(key)}}
+        replicas = re.findall(r'"replicas": "(\d{1,5})"', json.dumps([*map(part.get, rows["roles"])]))
+        around = {
+            **around,
+            **({"nodes": sum(map(int, replicas))} if replicas else {}),
+            **{key: part[key] for key in rows["sizes"] if part.get(key)},
+        }
         gets = re.sub(r"[\"\s]", "", json.dumps(around, sort_keys=True))
         starts = [
             w if isinstance(w, str) else shlex.join(map(str, w)) for w in map(part.get, rows["starts"]) if w
@@ -68,8 +73,15 @@ def _containers(part: Any, around: dict[str, Any], program: str) -> Iterator[str
             lambda m: f"${{{m[1]}}}" if m[1] in sets else m[0],
             " ".join(starts or map("ray start --num-gpus={}".format, rays)),
         )
-        words = [*(f"{n}={shlex.quote(v)}" for n, v in sets.items()), program, shlex.quote(gets)]
         if started:
-            yield " ".join((*words, "bash -c", shlex.quote(started)))
+            yield " ".join(
+                (
+                    *(f"{n}={shlex.quote(v)}" for n, v in sets.items()),
+                    program,
+                    shlex.quote(gets),
+                    "bash -c",
+                    shlex.quote(started),
+                )
+            )
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
         yield from _containers(inner, around, program)
