@@ -29,7 +29,7 @@ TRAIN = Path(ask.__file__).parent / "job" / "train.py"
 DETAIL = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 # what its ranks are given besides; "" takes a variable away
 QUICK: dict[str, dict[str, str]] = {
-    "raises-shell": {}, "wrong-argument": {}, "host-memory": {}, "open-files": {}, "shapes-differ": {}, "types-of-one-size-detail": DETAIL, "ddp-models-differ": {},
+    "raises-shell": {}, "wrong-argument": {}, "host-memory": {}, "open-files": {}, "shapes-differ": {}, "shapes-differ-detail": DETAIL, "types-of-one-size-detail": DETAIL, "ddp-models-differ": {},
     "interface": {"GLOO_SOCKET_IFNAME": "eth99"}, "no-address": {"MASTER_ADDR": ""}, "no-rank": {"RANK": ""}}
 UNDECIDED = {"exits-early": {}}  # only its victims print a word
 WORKS = ("short", "caught_once")

@@ -311,7 +311,7 @@ def test_a_reader_that_goes_away_is_not_told_as_a_file_that_cannot_be_written(py
 
 
 def test_an_interpreter_behind_a_prefix_says_it_as_well(pyz: Path) -> None:
-    with pytest.raises(EngineError, match="OSError: .* /dev/shm: .* TMPDIR$"):
+    with pytest.raises(EngineError, match=r"OSError: .* /dev/shm\b.* TMPDIR$"):
         WarmLink([*read_only(pyz, "mount -t tmpfs -o ro none /dev/shm"), sys.executable], os.environ, print)
 
 

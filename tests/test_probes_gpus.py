@@ -17,8 +17,9 @@ from fake_nvml import SOURCE, fake_nvml
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.gpus import ask as gpus, judge_health as gpu_health
+from nccl_runbook.launch import interpreters
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.machine import ask_nvml as nvml
+from nccl_runbook.machine import ask_nvml as nvml, ask_owner
 from nccl_runbook.machine.facts import (
     CudaView,
     Fabric,
@@ -230,3 +231,25 @@ def test_the_driver_is_asked_for_count_uuid_and_bus_id(tmp_path):
 def test_the_drivers_error_is_told_with_code_name_and_text(tmp_path):
     said = fake_cuda(tmp_path, 802, "d.text, d.count()")
     assert re.fullmatch(r"\('cuInit: .*\b802 CUDA_ERROR_SYSTEM_NOT_READY: system .*', None\)", said)
+
+
+# maps a library of the driver's name and then a file whose name is no UTF-8; the kernel cuts a process's name after 15 bytes, also within a letter
+NO_UTF8 = """import ctypes, mmap, os, sys
+for name in (b"libcuda.so.1", b"caf\\xe9.bin"):
+    open(name, "wb").write(b"x" * 4096)
+maps = [mmap.mmap(os.open(name, os.O_RDONLY), 4096, prot=mmap.PROT_READ) for name in (b"libcuda.so.1", b"caf\\xe9.bin")]
+ctypes.CDLL(None).prctl(15, "trains-à-répétitions".encode())
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_names_that_are_no_utf8_hide_no_process(tmp_path):
+    python = os.fsencode(tmp_path / "p") + b"\xe9"
+    os.symlink(sys.executable, python)
+    with subprocess.Popen([python, "-c", NO_UTF8], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as running:
+        assert running.stdout.readline() == "ready\n"
+        assert ask_owner.holds_gpu(running.pid) is True and ask_owner.status_of(running.pid)["Name"].startswith("trains-")
+        assert interpreters._of_pid(str(running.pid))[0] == os.fsdecode(python)
+        running.stdin.close()

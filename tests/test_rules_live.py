@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from nccl_runbook.case.given import Material
 from nccl_runbook.case.read import gather
+from nccl_runbook.cli.watch import RUNS_ON
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.judge import hang_finding, judge_hang
@@ -349,6 +350,32 @@ def test_a_rank_that_waits_for_work_may_be_idle(frames: list[Frame], kind: str) 
     assert (picture.kind, picture.cause, culprits(picture)) == (kind, None, [0]) and (picture.status == "likely") is (kind == "skipped")
     loader = [GET, Frame("_try_get_data", "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 1200), *frames]
     assert told(s.look(s.rank(0, loader, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))).kind == "host-busy"
+
+
+SELECT = Frame("select", STDLIB + "selectors.py", 415)
+SERVER = [Frame("process_request", STDLIB + "socketserver.py", 347), Frame("serve_forever", STDLIB + "socketserver.py", 240), SERVE]
+VLLM = "/opt/venv/lib/python3.11/site-packages/vllm/"
+
+
+@pytest.mark.parametrize("frames", [
+    [Frame("take_lock", "/home/a/serve.py", 3), Frame("handle", "/home/a/serve.py", 30), *SERVER],
+    [Frame("sleep", VLLM + "lock.py", 3), Frame("handle", VLLM + "server.py", 30), *SERVER],  # an installed package is no wait either
+    [Frame("wait", STDLIB + "threading.py", 327), Frame("handle", "/home/a/serve.py", 30), *SERVER],
+    [Frame("fetch", "/home/a/rows.py", 8), Frame("get", STDLIB + "queue.py", 171), SERVE],
+    [SELECT, Frame("_communicate", STDLIB + "subprocess.py", 2021), Frame("run", STDLIB + "subprocess.py", 550), SERVE],
+    [SELECT, Frame("wait", STDLIB + "multiprocessing/connection.py", 930), Frame("wait", STDLIB + "multiprocessing/popen_fork.py", 40), Frame("join", STDLIB + "multiprocessing/process.py", 149), SERVE]])
+def test_a_rank_in_a_handler_or_beside_a_child_is_not_idle(frames: list[Frame]) -> None:
+    """`watch` reports it: only an idle rank may go on."""
+    picture = told(s.look(s.rank(0, frames, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3)))
+    assert (picture.kind, picture.status, culprits(picture)) == ("skipped", "likely", [0]) and picture.kind not in RUNS_ON
+
+
+@pytest.mark.parametrize("frames", [
+    [SELECT, Frame("wait", STDLIB + "multiprocessing/connection.py", 930), Frame("poll", STDLIB + "multiprocessing/connection.py", 260), SERVE],
+    [Frame("get", "/usr/lib64/python3.12/queue.py", 171), SERVE],
+    [Frame("wait", STDLIB + "threading.py", 327), Frame("get", STDLIB + "queue.py", 171), Frame("busy_loop", VLLM + "engine.py", 9), SERVE]])
+def test_a_wait_that_a_library_or_another_python_makes_may_be_idle(frames: list[Frame]) -> None:
+    assert told(s.look(s.rank(0, frames, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))).kind == "unknown"
 
 
 LOCKED = [Frame("cache", "/home/a/train.py", 96)]

@@ -83,5 +83,12 @@ def test_the_gym_fails_on_what_was_right_and_is_not(before: str | None, now: str
     assert len(scorecard.worse(rows, [added(("stopped", now, None))])) == lost
 
 
+@pytest.mark.parametrize(("on_cpu", "on_gpus", "lost"), [("right", "undecided", 1), ("undecided", "right", 0), (None, "right", 0)])
+def test_a_run_is_compared_with_the_last_one_on_its_hardware(on_cpu: str | None, on_gpus: str, lost: int) -> None:
+    rows = [{**added(("stopped", on_cpu, None)), "hardware": "CPU"}] if on_cpu else []
+    now = {**added(("stopped", "undecided", None)), "hardware": "CPU"}
+    assert len(scorecard.worse([*rows, added(("stopped", on_gpus, None))], [now])) == lost
+
+
 def test_the_gym_fails_on_a_false_alarm() -> None:
     assert [len(scorecard.worse([], [added(("works-short", outcome, None))])) for outcome in ("right", "wrong")] == [0, 1]

@@ -50,6 +50,11 @@ def test_changes_that_arrive_torn_are_written_on_no_engine_and_the_tensor_is_nam
     assert world.ranks[2].first("error")["text"].split()[3] == "model.norm.weight"
 
 
+def test_a_torn_arrival_harms_nothing_on_the_trainer_where_nothing_arrives(engine):
+    world = run(engine, 2, "--fault", "torn@0")
+    assert [r.code for r in world.ranks] == [0, 0] and all(e["verified"] for _, e in syncs(world))
+
+
 def test_an_engine_that_dies_leaves_the_weights_of_the_others_whole(engine):
     world = run(engine, 3, "--fault", "leave@2")
     assert world.ranks[2].code == 9 and kept(world) == {(1, 0, True)}

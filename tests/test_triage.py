@@ -161,6 +161,14 @@ def test_advice_for_a_rank_that_died_fits_the_line_that_says_so(line, raised):
     assert ("(Error|Exception)" in lines, "oom" in lines) == (raised, not raised)
 
 
+@pytest.mark.parametrize(("line", "by_dumps"), [
+    ("rank 2 called all_gather (train.py:9); in earlier steps, the rank called all_reduce at this point", True),
+    ("rank 2 called all_gather; all_reduce came at this place in earlier steps", True),  # a record of an older version
+    ("rank 2 waits in all_gather; the earlier steps are not recorded", False)])
+def test_a_rank_that_left_its_order_needs_no_second_collection_of_dumps(line, by_dumps):
+    assert (fitting("collective-on-some-ranks-only", line).decides[0] == "by hand") is by_dumps
+
+
 def test_the_silent_rank_is_possible_only(tmp_path):
     (tmp_path / "rank0.log").write_text(hung(0))
     (tmp_path / "rank1.log").write_text("step 2 ok\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,6 +156,26 @@ def test_a_rank_that_writes_its_log_moves_and_one_that_sleeps_does_not(tmp_path:
         progress.again([stands])
         progress.ask([stands, writes])
         assert progress.still_s[stands] < stood_s / 1.5
+
+
+def test_a_rank_that_is_process_1_of_its_container_is_examined(tmp_path: Path) -> None:
+    """As in a pod whose command is the training script; `watch` comes in from outside, as `kubectl exec` does."""
+    room = ["unshare", "-rpf", "--kill-child", "--mount-proc"]
+    if not shutil.which("nsenter") or subprocess.run([*room, "true"], capture_output=True).returncode:
+        pytest.skip("this machine gives no namespace of processes: unshare -rpf is refused")
+    env = {**with_library(), "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29515"}
+    with subprocess.Popen([*room, sys.executable, "-c", "print(flush=True)\n" + STANDS], stdout=subprocess.PIPE, env=env) as outer:
+        try:
+            outer.stdout.readline()
+            own = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()[0]
+            os.kill(int(own), signal.SIGSTOP)
+            inside = ["nsenter", "-U", "--preserve-credentials", "-p", "-m", "-t", own, sys.executable, "-m", "nccl_runbook"]
+            ended = subprocess.run([*inside, "watch", "--after", "1s", "--every", "0.5", "--gap", "1", "--json", "--html", tmp_path / "hang.html"],
+                                   capture_output=True, text=True, env=with_library(), timeout=30 * crowded())
+        finally:
+            outer.kill()
+    job, = json.loads(ended.stdout)["jobs"]
+    assert (ended.returncode, job["kind"], [c["pid"] for c in job["culprits"]]) == (3, "stopped", [1]), ended.stderr
 
 
 def test_the_ranks_of_another_slurm_job_are_not_watched(at_once: dict[str, Future[Any]]) -> None:

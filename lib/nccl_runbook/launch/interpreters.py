@@ -170,7 +170,7 @@ def _of_pid(pid: str) -> List[str]:
     (a venv), else the executable."""
     try:
         exe = os.readlink(f"/proc/{pid}/exe")
-        first = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+        first = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
         variables = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
         environ = dict(e.split("=", 1) for e in variables if "=" in e)
     except OSError as error:

@@ -47,7 +47,12 @@ def look(
     if not 0 <= gap_s <= 3600:
         raise ValueError(f"gap: {gap_s:g} is not from 0 to 3600 seconds")
     looking = Look(pids)
-    if 1 in pids and (below := [r.launcher for r in looking.ranks if r.launcher != 1]):
+    # process 1 may itself be a rank, in a container without a launcher
+    if (
+        1 in pids
+        and 1 not in [r.pid for r in looking.ranks]
+        and (below := [r.launcher for r in looking.ranks if r.launcher != 1])
+    ):
         raise ValueError(f"process 1 is above every job here: name a rank or a launcher, such as {below[0]}")
     first = looking.first()
     # a named one may have ended since it was checked

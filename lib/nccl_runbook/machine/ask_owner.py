@@ -9,7 +9,7 @@ OUR_ROOT = os.getppid()
 
 def status_of(pid):
     """{"PPid": ..., "Uid": ...} of a process in this pid namespace; empty if there is none."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as lines:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", errors="replace") as lines:
         return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     return {}
 
@@ -18,7 +18,7 @@ def holds_gpu(pid):
     """Whether a process maps the driver's library or has a GPU's device file open; None without permission
     to see."""
     try:
-        maps = Path(f"/proc/{pid}/maps").read_text()
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
         if "libcuda.so" in maps or "/dev/nvidia" in maps:
             return True
         links = os.listdir(f"/proc/{pid}/fd")

@@ -100,14 +100,15 @@ def watch(
             )
             try:
                 looks = [look_live.look(members, gap, lambda _: None)]
-            except ValueError:  # they have just ended
-                continue
-            pictures = judge_looks(looks)
-            if any(p.kind not in RUNS_ON for p in pictures):
-                look.end(pictures, looks, pid, fail_on, json, html, save, began)
-            answer.say(f"{'; '.join(p.sentence for p in pictures)}. `watch` continues")
+            except ValueError as error:  # they have just ended, or one is not readable
+                answer.say(f"{error}. `watch` continues")
+            else:
+                pictures = judge_looks(looks)
+                if any(p.kind not in RUNS_ON for p in pictures):
+                    look.end(pictures, looks, pid, fail_on, json, html, save, began)
+                answer.say(f"{'; '.join(p.sentence for p in pictures)}. `watch` continues")
+                patience[still.job] *= 2  # else a job whose ranks stand at one line is looked at for ever
             progress.again(members)
-            patience[still.job] *= 2  # else a job whose ranks stand at one line is looked at for ever
         time.sleep(every if most_ranks else min(every, wait_s))
 
 

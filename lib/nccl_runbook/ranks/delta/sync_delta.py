@@ -156,7 +156,7 @@ def compare(sync, changes):
     none to compare."""
     if sync.kind == "leave":
         os._exit(9)
-    if sync.kind == "torn":
+    if sync.kind == "torn" and changes:
         changes[-1].values.bitwise_xor_(1)
     for change in changes:
         if check_sum(change.places, change.values) != change.sent_sum:

@@ -1,5 +1,6 @@
 """What the stacks of one rank show: where it is, whether it waits."""
 
+import itertools
 import re
 from typing import Callable, List, Optional, Tuple
 
@@ -11,8 +12,8 @@ from nccl_runbook.hang.live.facts import Frame, LiveRank, Stack
 STILL_CPU_S = 0.05
 BUSY_SHARE = 0.5  # of those moments on a CPU or ready to run; a share, as CPU time shrinks on a crowded host
 GIL_SAMPLES = 4  # stacks at one and the same line: a loop in Python is seen at several
-LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<")
-_PACKAGES = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
+LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(?:64)?/python3\.\d+/|^<")
+_PACKAGES = re.compile(r".*/(?:(?:site|dist)-packages|lib(?:64)?/python3\.\d+)/")
 # what saves a checkpoint works between its collectives
 DISTRIBUTED = re.compile(r"/torch/distributed/(?!checkpoint/)")
 
@@ -32,6 +33,7 @@ INIT = frozenset(
 ANSWER = "an answer over a socket: a key of the store that nobody sets, or a server"
 _ASKS = re.compile(r"(?:do_|do_sys_|p)?poll")  # not epoll: servers and asyncio wait there
 _QUEUE = re.compile(r"/(?:queue|multiprocessing/queues|selectors|socketserver)\.py$")
+_CHILD = re.compile(r"/(?:subprocess|multiprocessing/(?:process|popen_\w+))\.py$")
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
 _LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
 
@@ -57,8 +59,16 @@ def asks(rank: LiveRank) -> bool:
 
 def awaits_work(rank: LiveRank) -> bool:
     """It waits for a queue or for a client: an engine between two requests does, and a rank whose own thread
-    brings nothing more."""
-    return any(_QUEUE.search(f.file) for s in main_stacks(rank)[-1:] for f in s.frames)
+    brings nothing more. Frames of the standard library alone count, from the innermost on: code that a server
+    calls does not wait for a client, and neither does what waits for a child process."""
+    files = [
+        f.file
+        for stack in main_stacks(rank)[-1:]
+        for f in itertools.takewhile(
+            lambda frame: LIBRARY.search(frame.file) and "-packages/" not in frame.file, stack.frames
+        )
+    ]
+    return any(map(_QUEUE.search, files)) and not any(map(_CHILD.search, files))
 
 
 def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
