@@ -42,7 +42,7 @@ VAGUE, MOST_VAGUE = {"told", "found", "seen", "said"}, 6  # bound so often; what
 # Subjects that came after that goal was set, each with a bound of its own.
 LATER = {"against": 213, "case/good_run.py": 30, "edges": 111, "ranks/edges.py": 59, "hosts": 891, "cli/hosts": 131, "sync/pays": 189, "plan/later": 142,
          "cli/watch": 38, "step_hosts.py": 19, "look/progress.py": 22, "ranks/reshard": 176, "ranks/delta": 100, "sync/delta": 3, "sync/reshard": 11, "sync/arrived": 121,
-         "hang/live/launched": 14, "hang/live/faults/judge_together.py": 49, "hang/live/faults/judge_cores.py": 28, "messages/judge_silent.py": 6, "logs/encoding.py": 10,
+         "hang/live/launched": 14, "hang/live/faults/judge_together.py": 49, "hang/live/faults/judge_cores.py": 29, "messages/judge_silent.py": 6, "logs/encoding.py": 10,
          "scripts/accelerate.py": 9, "scripts/counts.py": 58, "scripts/manifests.py": 41, "environment/settings/judge_launch.py": 7,
          "report/beside.py": 11, "report/bundle.py": 61, "cli/bundle": 15, "gym": 670, "cli/dev": 51, "cockpit/gym.py": 32, "cockpit/looks.py": 17, "core/secret_lines.py": 31, "core/secret_words.py": 50,
          "cockpit/grid.py": 57, "compare/soak": 160, "cli/soak": 35, "fleet": 281, "cli/fleet": 44}

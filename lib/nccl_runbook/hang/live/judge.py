@@ -136,8 +136,11 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
             else ()
         ),
     )
-    first = next((p for p in (rule(base, now) for rule in rules) if p), None)
-    picture = short_of_cores(base, first or dataclasses.replace(base, **_undecided(base)))
+    picture = short_of_cores(
+        base,
+        next((p for p in (rule(base, now) for rule in rules) if p), None)
+        or dataclasses.replace(base, **_undecided(base)),
+    )
     return dataclasses.replace(
         picture, sentence=_attempt(members) + picture.sentence, decides=_where(picture, now, bare)
     )

@@ -17,7 +17,7 @@ LATE = ("skipped", "slow", "host-busy", "gil-held", "gpu-stuck", "unknown")
 
 
 def waits_share(view: RankView) -> float:
-    """Share of the moments in which the main thread waited on a lock, 0 to 1; 0 for a rank that is missing."""
+    """Share of the moments in which the main thread waited on a lock, 0 to 1; 0 for a missing rank."""
     return share(view.process, lambda what: bool(ON_A_LOCK.search(what))) if view.process else 0.0
 
 

@@ -207,5 +207,7 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
         status="possible" if kind == "unknown" else status,
         observed=[*evidence, *frames],
     )
-    sentence = picture.sentence + ("" if kind == "unknown" else "; the cause is not the network")
-    return dataclasses.replace(picture, sentence=sentence)
+    return dataclasses.replace(
+        picture,
+        sentence=picture.sentence + ("" if kind == "unknown" else "; the cause is not the network"),
+    )
