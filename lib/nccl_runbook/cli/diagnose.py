@@ -33,7 +33,7 @@ def diagnose(
             show_default=False,
             help="Any of: logs, folders, archives, dumps, stacks, records, launch scripts, "
             "configurations, an allocation, a pid, an error text, or - for standard input. "
-            "Without a name, `diagnose` reads the ranks that run on this machine.",
+            "If you name nothing, `diagnose` examines the ranks that run on this machine.",
         ),
     ] = None,
     against: Annotated[

@@ -54,7 +54,7 @@ def reduce(
         typer.Argument(
             metavar="-- CMD...",
             help="Command of your job. In the command, {NAME} stands for the value of the axis "
-            "NAME. The environment variable NAME has the same value.",
+            "NAME. Each run also has an environment variable NAME with this value.",
         ),
     ],
     axis: Annotated[

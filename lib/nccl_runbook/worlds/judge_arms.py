@@ -162,6 +162,6 @@ def _by_arms(outcomes: Outcomes) -> Decision:
     if outcomes.arms.get("P2P and SHM off") in FAILING and not untried:
         return Decision(
             "not-the-transport",
-            "the test also fails over sockets alone, and without the variables of your environment",
+            "the test also fails when only sockets are used, and in another run without your NCCL variables",
         )
     return Decision("inconclusive", "too few tests were run")
