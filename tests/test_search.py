@@ -109,7 +109,7 @@ def test_a_search_that_comes_and_goes_is_a_rate_and_one_that_was_cut_says_why():
     whole = searched(4, lambda g: {1, 3} <= g)
     for why in ("the budget ended", ""):
         [cut] = fewer_gpus._search(dataclasses.replace(whole, rounds=whole.rounds[:3], why=why))
-        assert (cut.id, cut.severity.value) == ("search-not-finished", "unknown") and f": {why or 'the results fit no '}" in cut.title
+        assert (cut.id, cut.severity.value) == ("search-not-finished", "unknown") and f" {why or 'the results fit no '}" in cut.title
     assert fewer_gpus._search(Gap("not-run")) == []
 
 
