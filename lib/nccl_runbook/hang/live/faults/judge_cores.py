@@ -63,25 +63,21 @@ def short_of_cores(base: Picture, picture: Picture) -> Picture:
     )
     why = f"{shown}. Other processes use these cores, or an affinity mask or a container limit leaves too few"
     evidence = Evidence(shown, f"/proc/{first.pid}/schedstat on {first.host}")
-    named = dataclasses.replace(
-        picture,
-        cause="cpu-affinity",
-        status="possible",
-        decides=f"taskset -pc {first.pid}; cat /sys/fs/cgroup/cpu.stat /proc/pressure/cpu",
-    )
+    decides = f"taskset -pc {first.pid}; cat /sys/fs/cgroup/cpu.stat /proc/pressure/cpu"
     if late:
-        who = f"{first.name}, last in {first.frame or 'its own code'},"
-        sentence = f"it is not known whether {who} is at fault: {why}"
         return dataclasses.replace(
             base,
-            sentence=sentence,
+            sentence=f"it is not known whether {first.name}, last in {first.frame or 'its own code'}, is at "
+            f"fault: {why}",
             evidence=[evidence],
-            cause=named.cause,
-            status=named.status,
-            decides=named.decides,
+            cause="cpu-affinity",
+            status="possible",
+            decides=decides,
         )
+    if not picture.cause and picture.kind != "healthy":
+        picture = dataclasses.replace(picture, cause="cpu-affinity", status="possible", decides=decides)
     return dataclasses.replace(
-        picture if picture.cause or picture.kind == "healthy" else named,
+        picture,
         sentence=f"{picture.sentence}; {why}",
         evidence=[*picture.evidence, evidence],
     )
