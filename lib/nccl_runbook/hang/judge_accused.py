@@ -88,7 +88,7 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
     left_out = not swapped and difference.after.get(usual) == call
     others = f"{rank_names(sorted(difference.calls[usual]))} called {usual}"
     says = (
-        f"called {call}{_line(op)} as number {difference.seq} of {group_name(hang, group.name)}, and "
+        f"called {call} as number {difference.seq} of {group_name(hang, group.name)}{_line(op)}, and "
         + (f"skipped {usual}" if left_out else others)
         + (
             f"; rank {rank} skipped a call, or made two calls in the wrong order"
