@@ -2,9 +2,9 @@
 
     python tests/bench.py [SECTION ...] [--rounds 5] [--python PREFIX] [--nccl-tests DIR] [--launches 12] [--ranks 2,4]
 
-SECTION: launch, bandwidth, weights, ipc, disk, disk-shm, report; all without a name. ``--nccl-tests`` is a source tree of NVIDIA/nccl-tests (2.19.6 was used), built
-here with nvcc against the header and library of the interpreter's own nvidia-nccl wheel, or the folder of programs built so. Without GPUs launch runs on Gloo, and the
-others say why they were not measured.
+SECTION: launch, bandwidth, weights, ipc, disk, disk-shm, report; all without a name. ``--nccl-tests`` is a source tree of
+NVIDIA/nccl-tests (2.19.6 was used), built here with nvcc against the header and library of the interpreter's own nvidia-nccl wheel, or
+the folder of programs built so. Without GPUs launch runs on Gloo, and the others say why they were not measured.
 """
 from __future__ import annotations
 
@@ -132,7 +132,11 @@ def launch(bench: Bench) -> list[Row]:
     done = []
     for number in range(bench.rounds):
         done.append((*variants_in_engine(bench, ranks), variants_in_torchrun(bench, ranks)))
-        print(f"round {number + 1} of {bench.rounds}: %.2f s, from the warm process on %.2f s, torchrun %.2f s" % done[-1], file=sys.stderr, flush=True)
+        print(
+            f"round {number + 1} of {bench.rounds}: %.2f s, from the warm process on %.2f s, torchrun %.2f s" % done[-1],
+            file=sys.stderr,
+            flush=True,
+        )
     cold, warm, peer = (list(column) for column in zip(*done))
     what = f"{VARIANTS} variants of {len(ranks)} ranks over {'NCCL' if bench.gpus else 'Gloo'}, against as many torchrun launches"
     note = "" if bench.launches == VARIANTS else f"torchrun: {bench.launches} launches a round, scaled to {VARIANTS}"
@@ -157,7 +161,9 @@ def build_nccl_tests(source: Path, nccl: Path, into: Path) -> dict[str, Path] | 
     (into / "nccl" / "lib").mkdir(parents=True)
     (into / "nccl" / "include").symlink_to(nccl / "include")
     (into / "nccl" / "lib" / "libnccl.so").symlink_to(nccl / "lib" / "libnccl.so.2")
-    capability = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True).stdout.split()[0]
+    capability = subprocess.run(
+        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True
+    ).stdout.split()[0]
     sm = capability.replace(".", "")
     shutil.copytree(source, into / "src", ignore=shutil.ignore_patterns(".git"))
     done = subprocess.run(["make", "-j8", "-C", into / "src" / "src", f"BUILDDIR={into / 'build'}", f"NCCL_HOME={into / 'nccl'}",
@@ -169,7 +175,8 @@ def build_nccl_tests(source: Path, nccl: Path, into: Path) -> dict[str, Path] | 
 
 
 def busbw_of(text: str) -> dict[int, float]:
-    """Size in bytes -> out-of-place bus bandwidth, from what a program of nccl-tests prints (size count type redop root time algbw busbw ...)."""
+    """Size in bytes -> out-of-place bus bandwidth, from what a program of nccl-tests prints (size count type redop root time algbw busbw
+    ...)."""
     rows = (re.match(r"\s+(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s", line) for line in text.splitlines())
     return {int(r[1]): float(r[2]) for r in rows if r}
 
@@ -225,8 +232,18 @@ def weights(bench: Bench) -> list[Row]:
             lambda: by_nccl_tests(programs["broadcast"], 2, nccl)[SIZES[-1]] * 1e9)
         flat = bench_sync.flat_broadcast(engine, spec, [0, 1], plain, bench.rounds)
     note = f"peer: torch's broadcast ({programs})" if by_torch else "peer: broadcast_perf of 1 GiB"
-    return [Row("weights", f"flat NCCL, {part} of a sync of {bench_sync.MODEL}", "GB/s", gb(flat[part]), gb(flat["plain"]), bench_sync.GOALS[part], note)
-            for part in ("wire", "whole")]
+    return [
+        Row(
+            "weights",
+            f"flat NCCL, {part} of a sync of {bench_sync.MODEL}",
+            "GB/s",
+            gb(flat[part]),
+            gb(flat["plain"]),
+            bench_sync.GOALS[part],
+            note,
+        )
+        for part in ("wire", "whole")
+    ]
 
 
 def ipc(bench: Bench) -> list[Row]:
@@ -242,7 +259,9 @@ def disk(bench: Bench, where: str = "disk") -> list[Row]:
     if not bench.gpus:
         return not_measured(where, "needs a GPU")
     if subprocess.run([*bench.prefix, "-c", "import numpy, safetensors.torch"], capture_output=True).returncode:
-        return not_measured(where, "needs safetensors and NumPy beside torch: the peer is their save and load, not our own writer of that form")
+        return not_measured(
+            where, "needs safetensors and NumPy beside torch: the peer is their save and load, not our own writer of that form"
+        )
     with tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
         found = bench_sync.disk(engine, models.find(bench_sync.MODEL), [0, min(1, bench.gpus - 1)], bench.rounds, where)
     return [Row(where, f"syncs a second of fast-{where}, {bench_sync.MODEL}, against safetensors' save and load", "1/s",
@@ -258,11 +277,21 @@ def gb(rates: list[float]) -> list[float]:
 
 
 def seconds_of_a_report(prefix: list[str], out: Path) -> tuple[float, float, float, str]:
-    """Of a whole run with its defaults: until a step's sentence stood in verdict.json, until the GPUs' sentence, until the end; the verdict."""
+    """Of a whole run with its defaults: until a step's sentence stood in verdict.json, until the GPUs' sentence, until the end; the
+    verdict."""
 
 
     began, first, seen = time.perf_counter(), 0.0, 0.0
-    command = [sys.executable, "-c", "from nccl_runbook.__main__ import main; main()", "run", "--python", shlex.join(prefix), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-c",
+        "from nccl_runbook.__main__ import main; main()",
+        "run",
+        "--python",
+        shlex.join(prefix),
+        "--out",
+        str(out),
+    ]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
     while run.poll() is None:
         told = [s["notebook"] for s in _steps(out) if s["status"] in ("ok", "note", "warn", "broken", "unknown") and s["wall_s"]]
@@ -288,8 +317,15 @@ def report(bench: Bench) -> list[Row]:
             Row("report", f"whole report, {where}", "s", whole, [], "<= 120", note)]
 
 
-SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {"launch": launch, "bandwidth": bandwidth, "weights": weights, "ipc": ipc, "disk": disk, "disk-shm": disk_shm,
-                                                    "report": report}
+SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
+    "launch": launch,
+    "bandwidth": bandwidth,
+    "weights": weights,
+    "ipc": ipc,
+    "disk": disk,
+    "disk-shm": disk_shm,
+    "report": report,
+}
 
 
 def as_table(rows: list[Row]) -> Table:
@@ -300,7 +336,11 @@ def as_table(rows: list[Row]) -> Table:
         met = Cell("", "") if row.met is None else Cell("met", "ok") if row.met else Cell("not met", "warn")
         return [row.what, f"{ours} {row.unit}", f"{peer} {row.unit}" if peer else "", ratio, row.goal, met, row.note]
 
-    return Table("Ours against a peer in the same run: median (least to most)", ["what", "ours", "peer", "ratio", "goal", "", "note"], list(map(line, rows)))
+    return Table(
+        "Ours against a peer in the same run: median (least to most)",
+        ["what", "ours", "peer", "ratio", "goal", "", "note"],
+        list(map(line, rows)),
+    )
 
 
 def _spread(values: list[float]) -> str:
@@ -335,7 +375,9 @@ def main() -> int:
     prefix = choose(args.python).prefix
     with tempfile.TemporaryDirectory() as folder, Engine(prefix, Path(folder), Redactor({})) as engine:
         count, judged = engine.cuda_count(), engine.judged()
-    bench = Bench(prefix, 0 if isinstance(count, Gap) else count, args.rounds, args.launches, args.nccl_tests, tuple(map(int, args.ranks.split(","))))
+    bench = Bench(
+        prefix, 0 if isinstance(count, Gap) else count, args.rounds, args.launches, args.nccl_tests, tuple(map(int, args.ranks.split(",")))
+    )
     rows: list[Row] = []
     for name in args.sections or SECTIONS:
         rows += SECTIONS[name](bench)

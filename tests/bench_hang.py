@@ -1,7 +1,9 @@
-"""How fast hang reads dumps, beside torchfrtrace on the same folder: python tests/bench_hang.py [RANKS...] [--entries N] [--repeats N] [--alone]
+"""How fast hang reads dumps, beside torchfrtrace on the same folder: python tests/bench_hang.py [RANKS...] [--entries N] [--repeats N]
+[--alone]
 
-Made like torch 2.11's dumps: schema 2.10, 16 frames an entry that are written once, two groups, one rank that left out the last collective. The two take
-turns; median seconds of `--repeats` rounds (5; above 256 ranks 1, as torchfrtrace takes minutes there) and the highest memory of any one process.
+Made like torch 2.11's dumps: schema 2.10, 16 frames an entry that are written once, two groups, one rank that left out the last
+collective. The two take turns; median seconds of `--repeats` rounds (5; above 256 ranks 1, as torchfrtrace takes minutes there) and the
+highest memory of any one process.
 """
 from __future__ import annotations
 
@@ -17,15 +19,34 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FRAMES = [{"name": f"call_{i}", "filename": f"/opt/venv/lib/python3.12/site-packages/torch/nn/file_{i}.py", "line": 100 + i} for i in range(16)]
+FRAMES = [
+    {"name": f"call_{i}", "filename": f"/opt/venv/lib/python3.12/site-packages/torch/nn/file_{i}.py", "line": 100 + i} for i in range(16)
+]
 
 
 def entry(number: int, frames: list, world: int, group: tuple[str, str]) -> dict:
     at = 1_795_176_183_000_000_000 + number * 5_000_000
-    return {"frames": frames, "record_id": number, "pg_id": int(group[0]), "process_group": group, "collective_seq_id": number // 2 + 1, "p2p_seq_id": 0,
-            "op_id": number // 2 + 1, "profiling_name": "nccl:all_reduce", "time_created_ns": at, "input_sizes": [[1024, number % 7 + 1]],
-            "input_dtypes": ["Float"], "output_sizes": [[1024, number % 7 + 1]], "output_dtypes": ["Float"], "state": "completed",
-            "time_discovered_started_ns": None, "time_discovered_completed_ns": at + 3_000_000, "retired": True, "timeout_ms": 600_000, "is_p2p": False}
+    return {
+        "frames": frames,
+        "record_id": number,
+        "pg_id": int(group[0]),
+        "process_group": group,
+        "collective_seq_id": number // 2 + 1,
+        "p2p_seq_id": 0,
+        "op_id": number // 2 + 1,
+        "profiling_name": "nccl:all_reduce",
+        "time_created_ns": at,
+        "input_sizes": [[1024, number % 7 + 1]],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[1024, number % 7 + 1]],
+        "output_dtypes": ["Float"],
+        "state": "completed",
+        "time_discovered_started_ns": None,
+        "time_discovered_completed_ns": at + 3_000_000,
+        "retired": True,
+        "timeout_ms": 600_000,
+        "is_p2p": False,
+    }
 
 
 def make(folder: Path, ranks: int, entries: int) -> None:
@@ -41,10 +62,14 @@ def make(folder: Path, ranks: int, entries: int) -> None:
 
 def measured(command: list[str], env: dict[str, str]) -> tuple[float, float, float, str]:
     """Seconds, MB of the largest process, seconds of CPU, and what it said."""
-    script = ("import resource, subprocess, sys, time; t = time.monotonic(); r = subprocess.run(sys.argv[1:], capture_output=True, text=True); "
-              "u = resource.getrusage(resource.RUSAGE_CHILDREN); print(time.monotonic() - t, u.ru_maxrss / 1024, u.ru_utime + u.ru_stime); "
-              "print(r.stdout[:1500], r.stderr[-1500:])")
-    out = subprocess.run([sys.executable, "-c", script, *command], env={**os.environ, **env}, capture_output=True, text=True, check=True).stdout
+    script = (
+        "import resource, subprocess, sys, time; t = time.monotonic(); r = subprocess.run(sys.argv[1:], capture_output=True, text=True); "
+        "u = resource.getrusage(resource.RUSAGE_CHILDREN); print(time.monotonic() - t, u.ru_maxrss / 1024, u.ru_utime + u.ru_stime); "
+        "print(r.stdout[:1500], r.stderr[-1500:])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script, *command], env={**os.environ, **env}, capture_output=True, text=True, check=True
+    ).stdout
     first, _, said = out.partition("\n")
     seconds, megabytes, cpu = map(float, first.split())
     return seconds, megabytes, cpu, said
@@ -78,10 +103,15 @@ def compare(folder: Path, ranks: int, args: argparse.Namespace) -> None:
     print(f"{ranks} ranks x {args.entries} entries, {size:.0f} MB, {os.cpu_count()} cores")
     for name, runs in rows.items():
         if runs:
-            print(f"  {name:12} {statistics.median(r[0] for r in runs):7.2f} s   {max(r[1] for r in runs):6.0f} MB   {statistics.median(r[2] for r in runs):7.2f} s of CPU")
+            print(
+                f"  {name:12} {statistics.median(r[0] for r in runs):7.2f} s   {max(r[1] for r in runs):6.0f} MB  "
+                f" {statistics.median(r[2] for r in runs):7.2f} s of CPU"
+            )
     assert f'"culprits": [\n  {ranks // 3}\n ]' in rows["hang"][0][3], rows["hang"][0][3]
     if rows["torchfrtrace"]:
-        faster, smaller, work = (statistics.median(r[i] for r in rows["torchfrtrace"]) / statistics.median(r[i] for r in rows["hang"]) for i in (0, 1, 2))
+        faster, smaller, work = (
+            statistics.median(r[i] for r in rows["torchfrtrace"]) / statistics.median(r[i] for r in rows["hang"]) for i in (0, 1, 2)
+        )
         print(f"  {faster:.1f} times as fast ({work:.1f} times by CPU time), 1/{smaller:.1f} of the memory (per process)")
 
 

@@ -78,8 +78,8 @@ def ipc_on_one_gpu(engine: Engine, spec: dict[str, Any], device: int, rounds: in
 
 
 def disk(engine: Engine, spec: dict[str, Any], devices: list[int | None], rounds: int, where: str = "disk") -> dict[str, list[float]]:
-    """Seconds of the steady sync, a round each, page cache on both sides: safetensors' save and load, and the fast disk path. ``where``: disk,
-    or disk-shm. Each round is told as it ends: it takes about a minute for 15 GB."""
+    """Seconds of the steady sync, a round each, page cache on both sides: safetensors' save and load, and the fast disk path. ``where``:
+    disk, or disk-shm. Each round is told as it ends: it takes about a minute for 15 GB."""
     found: dict[str, list[float]] = {where: [], f"fast-{where}": []}
     for number in range(rounds):
         for method in found:

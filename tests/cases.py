@@ -60,9 +60,19 @@ def two_builds(folder: Path) -> None:
         (folder / f"{name}.log").write_text(LOG.format(net=net, network=network) + "".join(f"weight sync took {s} s\n" for s in times))
     answer("two-builds", "diagnose", folder / "bad.log", "--against", folder / "good.log")
     (folder / "sync.py").write_text(SYNC)
-    answer("two-builds-ab", "ab", "NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_NTHREADS=256 NCCL_NET=OFI",
-           "NCCL_ALGO=Tree NCCL_PROTO=LL NCCL_NTHREADS=512 NCCL_NET=Socket", "--figure", "sync took ([0-9.]+) s", "--rounds", "2", "--", sys.executable,
-           folder / "sync.py")
+    answer(
+        "two-builds-ab",
+        "ab",
+        "NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_NTHREADS=256 NCCL_NET=OFI",
+        "NCCL_ALGO=Tree NCCL_PROTO=LL NCCL_NTHREADS=512 NCCL_NET=Socket",
+        "--figure",
+        "sync took ([0-9.]+) s",
+        "--rounds",
+        "2",
+        "--",
+        sys.executable,
+        folder / "sync.py",
+    )
 
 
 def nvml_unknown(folder: Path) -> None:
@@ -83,7 +93,13 @@ def uneven(folder: Path) -> None:
         answer(name, "diagnose", folder / name / "job.log")
 
 
-CASES: dict[str, Callable[[Path], None]] = {"one-gpu": one_gpu, "disk-sync": disk_sync, "two-builds": two_builds, "nvml-unknown": nvml_unknown, "uneven": uneven}
+CASES: dict[str, Callable[[Path], None]] = {
+    "one-gpu": one_gpu,
+    "disk-sync": disk_sync,
+    "two-builds": two_builds,
+    "nvml-unknown": nvml_unknown,
+    "uneven": uneven,
+}
 
 
 def main() -> None:

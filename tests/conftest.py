@@ -30,7 +30,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started with "&" in a s
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests or with worlds of ranks come first, so that at the end no worker waits for one."""
-    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser") or "engine" in item.fixturenames}
+    slow = {
+        item.path
+        for item in items
+        if item.get_closest_marker("slow") or item.get_closest_marker("browser") or "engine" in item.fixturenames
+    }
     items.sort(key=lambda item: item.path not in slow)
 
 

@@ -3,8 +3,9 @@
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node 4 --max-restarts 1 --log-dir LOGS --redirects 3 \
         elastic_job.py OUT same|names RAISES STEP SLEEPS STEP [RANK,...]
 
-RAISES does in its step of attempt 0, SLEEPS sleeps from its step of attempt 1 on; the last ranks leave no dump of attempt 1. With one store for all attempts, torchrun's
-default, the second one does not get through `init_process_group` over Gloo: it finds the addresses of the first (torch 2.13, seen; pytorch issue 135712).
+RAISES does in its step of attempt 0, SLEEPS sleeps from its step of attempt 1 on; the last ranks leave no dump of attempt 1. With one
+store for all attempts, torchrun's default, the second one does not get through `init_process_group` over Gloo: it finds the addresses of
+the first (torch 2.13, seen; pytorch issue 135712).
 """
 import datetime
 import os

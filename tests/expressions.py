@@ -73,7 +73,9 @@ def compiled() -> dict[tuple[str, re.Pattern], set[str]]:
                 flags = sum(getattr(re, a.attr) for a in [*node.args[1:], *(k.value for k in node.keywords)]
                             if isinstance(a, ast.Attribute) and isinstance(a.value, ast.Name) and a.value.id == "re")
                 way = node.func.attr if node.func.attr in ("match", "fullmatch") else "search"
-                found[f"{path.relative_to(LIB)}:{node.args[0].value}".removeprefix("nccl_runbook/"), re.compile(node.args[0].value, flags)].add(way)
+                found[
+                    f"{path.relative_to(LIB)}:{node.args[0].value}".removeprefix("nccl_runbook/"), re.compile(node.args[0].value, flags)
+                ].add(way)
     unique: dict[re.Pattern, str] = {}
     return {(unique.setdefault(pattern, name), pattern): ways for (name, pattern), ways in found.items()}
 
@@ -90,7 +92,9 @@ def strings(value: Any, at: str) -> Iterator[tuple[str, str]]:
 def of_tables() -> Iterator[tuple[str, re.Pattern]]:
     """What a TOML table holds that can be nothing but an expression; those of the catalogue come spelt out from ``messages``."""
     for path in LIB.rglob("*.toml"):
-        for at, text in strings(tomllib.loads(path.read_text()), path.stem) if "catalogue" not in path.parts and "core" not in path.parts else ():
+        for at, text in (
+            strings(tomllib.loads(path.read_text()), path.stem) if "catalogue" not in path.parts and "core" not in path.parts else ()
+        ):
             if LOOKS_LIKE_ONE.search(text) and not at.endswith("/.path"):  # a path of facts has stars, too
                 try:
                     yield at, re.compile(text)
@@ -112,7 +116,9 @@ def accepts(item: tuple[Any, Any]) -> Any:
 
 
 def _range(part: tuple[Any, Any]) -> Any:
-    return (lambda one: part[1][0] <= ord(one) <= part[1][1]) if part[0] is code.RANGE else (lambda one: bool(re.match(CLASSES[part[1]], one)))
+    return (
+        (lambda one: part[1][0] <= ord(one) <= part[1][1]) if part[0] is code.RANGE else (lambda one: bool(re.match(CLASSES[part[1]], one)))
+    )
 
 
 def inner(kind: Any, value: Any) -> list[Any]:

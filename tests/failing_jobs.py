@@ -17,7 +17,11 @@ FAULTS = {
     "memory": (1, {}, {"gpu-memory-exhausted"}),
     "interface": (1, {"NCCL_SOCKET_IFNAME": "eth99"}, {"socket-interface-wrong"}),
     "no-gpu": (1, {"CUDA_VISIBLE_DEVICES": ""}, {"visible-devices-wrong", "container-gpu-access"}),
-    "no-such-gpu": (1, {"CUDA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000000"}, {"visible-devices-wrong", "container-gpu-access"}),
+    "no-such-gpu": (
+        1,
+        {"CUDA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000000"},
+        {"visible-devices-wrong", "container-gpu-access"},
+    ),
     "nvml": (1, {"SHIM": "1"}, {"nvml-call-failed"}),
     "network-plugin": (1, {"NCCL_NET": "nosuchnet"}, {"net-plugin-failed"}),
     "topology-file": (1, {"NCCL_TOPO_FILE": "BROKEN_TOPOLOGY"}, {"topology-file-bad"}),

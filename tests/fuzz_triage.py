@@ -34,8 +34,33 @@ from triage_samples import SAMPLES  # noqa: E402
 
 SLOW_S = 5.0  # CPU seconds for at most 200 kB: ordinary ones take less than a tenth
 LINES = [line for _, log, context, miss in SAMPLES for line in (log + miss + context).splitlines()]
-LITERALS = sorted({literal.decode() for e in catalogue()["printed"].values() for needs in alternatives(e) for of in needs for literal in of})
-GLUE = ["\n", "\n", "\n", " ", "\r", "\x00", "\x1b[31m", "\t", "[rank3]: ", "2026-01-02 03:04:05 ", "(W pid=7, ip=10.0.0.1) ", "\xff", "{", "é", "\u017f", "\u212a", "WARN ", "\rstep 5/9 [00:05<00:07, 1.2it/s]", '{"step": 7, "loss": 0.5, "id": "', "9" * 30, "Last error:\n", "[repeated 2x across cluster]\n"]
+LITERALS = sorted(
+    {literal.decode() for e in catalogue()["printed"].values() for needs in alternatives(e) for of in needs for literal in of}
+)
+GLUE = [
+    "\n",
+    "\n",
+    "\n",
+    " ",
+    "\r",
+    "\x00",
+    "\x1b[31m",
+    "\t",
+    "[rank3]: ",
+    "2026-01-02 03:04:05 ",
+    "(W pid=7, ip=10.0.0.1) ",
+    "\xff",
+    "{",
+    "é",
+    "\u017f",
+    "\u212a",
+    "WARN ",
+    "\rstep 5/9 [00:05<00:07, 1.2it/s]",
+    '{"step": 7, "loss": 0.5, "id": "',
+    "9" * 30,
+    "Last error:\n",
+    "[repeated 2x across cluster]\n",
+]
 
 
 def text(dice: random.Random) -> bytes:
@@ -73,11 +98,18 @@ def packed(dice: random.Random, raw: bytes) -> bytes:
             raw = box.getvalue()
         elif kind == "zip":
             box = io.BytesIO()
-            with zipfile.ZipFile(box, "w", dice.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])) as zipped:
+            with zipfile.ZipFile(
+                box, "w", dice.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+            ) as zipped:
                 zipped.writestr(dice.choice(["rank0.log", "../../x", "a/" * 40 + "b", "\n", "\u0436"]), raw)
             raw = box.getvalue()
         else:
-            raw = {"gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress, "utf-16": lambda b: b.decode("utf-8", "replace").encode("utf-16", "replace")}[kind](raw)
+            raw = {
+                "gzip": gzip.compress,
+                "xz": lzma.compress,
+                "bzip2": bz2.compress,
+                "utf-16": lambda b: b.decode("utf-8", "replace").encode("utf-16", "replace"),
+            }[kind](raw)
     if dice.random() < 0.2 and raw[:2] in (b"PK", b"BZ", b"\x1f\x8b"):  # one byte is another one, mostly near an end, where the tables are
         at = dice.choice([dice.randrange(len(raw)), dice.randrange(min(60, len(raw))), -1 - dice.randrange(min(160, len(raw)))])
         raw = raw[:at] + bytes([dice.randrange(256)]) + raw[at:][1:]
@@ -86,7 +118,9 @@ def packed(dice: random.Random, raw: bytes) -> bytes:
 
 def once(folder: Path, dice: random.Random) -> None:
     """One input through everything that reads logs; AssertionError where the answer is none."""
-    names = [dice.choice(["rank0.log", "job.log", "x.gz", "x.zip", "x.zip", "a.env", "0/stderr.log"]) for _ in range(dice.choice([1, 1, 2, 3]))]
+    names = [
+        dice.choice(["rank0.log", "job.log", "x.gz", "x.zip", "x.zip", "a.env", "0/stderr.log"]) for _ in range(dice.choice([1, 1, 2, 3]))
+    ]
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(packed(dice, text(dice)))

@@ -1,4 +1,5 @@
-"""A warm launcher of the gym's jobs: it has imported torch, and forks the ranks of each job that a line of JSON on its standard input asks for."""
+"""A warm launcher of the gym's jobs: it has imported torch, and forks the ranks of each job that a line of JSON on its standard input
+asks for."""
 from __future__ import annotations
 
 import ctypes

@@ -2,8 +2,8 @@
 
     python hang_job.py OUT BACKEND WORLD FAULT[,FAULT...] CULPRIT [SECONDS]
 
-The ranks are forked after torch was imported. Each does a few steps in three groups, meets its fault in step 4, and writes OUT/fr_rank_N from a thread
-of its own SECONDS after that, whatever its main thread is in. What a rank prints is in OUT/rankN.log.
+The ranks are forked after torch was imported. Each does a few steps in three groups, meets its fault in step 4, and writes OUT/fr_rank_N
+from a thread of its own SECONDS after that, whatever its main thread is in. What a rank prints is in OUT/rankN.log.
 Several faults are one job each, in OUT/FAULT, the culprit one rank further each time.
 """
 import datetime
@@ -109,7 +109,9 @@ def main(rank: int) -> None:
     me = Rank(rank)
     for step in range(STEPS if FAULT == "slow" else FAULTY_STEP):
         if step == FAULTY_STEP - 1 and FAULT != "slow":
-            threading.Thread(target=write_and_leave, args=(rank, time.monotonic() + WAIT_S + 5.0 * (FAULT == "minibatch")), daemon=True).start()
+            threading.Thread(
+                target=write_and_leave, args=(rank, time.monotonic() + WAIT_S + 5.0 * (FAULT == "minibatch")), daemon=True
+            ).start()
         faulty = rank == CULPRIT and (step == FAULTY_STEP - 1 or FAULT == "slow")
         try:
             me.step(FAULT if faulty else "")

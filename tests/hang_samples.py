@@ -1,7 +1,8 @@
 """Jobs of many ranks, simulated: what each would have in its recorder when it hangs, with NCCL's fields of any torch from 2.2 to 2.13.
 
-Every rank runs a program of collectives in its groups (tensor, pipeline, data parallel, world) and of sends and receives. Its host runs ahead of its
-GPU by a few operations; its GPU works in order; an operation ends when every member has it first in line. A fault changes one rank's program or GPU.
+Every rank runs a program of collectives in its groups (tensor, pipeline, data parallel, world) and of sends and receives. Its host runs
+ahead of its GPU by a few operations; its GPU works in order; an operation ends when every member has it first in line. A fault changes
+one rank's program or GPU.
 """
 from __future__ import annotations
 
@@ -63,8 +64,11 @@ class Job:
 
     def shown(self) -> set[int]:
         """Culprits that came as far as their fault: the others were held up before it."""
-        return {r for r, at in self._fault_at.items() if (self._head[r] if self.culprits[r] == "gpu" else self._pc[r] - (self.culprits[r] not in
-                ("stall", "skip"))) >= at}
+        return {
+            r
+            for r, at in self._fault_at.items()
+            if (self._head[r] if self.culprits[r] == "gpu" else self._pc[r] - (self.culprits[r] not in ("stall", "skip"))) >= at
+        }
 
     def _lay_out(self) -> None:
         tp = self.random.choice((2, 4))
@@ -107,7 +111,12 @@ class Job:
         for rank, program in enumerate(self.programs):
             mine = [Item(log, "all_reduce", 5)] if rank % 4 == 0 else []
             at = 1 + step * ((len(program) - 1) // self.steps)
-            program[at:at] = [Item("0", "all_gather"), *mine, *[Item(self.group_of(rank, "tp") or "0", "broadcast", 32)] * 2, Item("0", "barrier", 1)]
+            program[at:at] = [
+                Item("0", "all_gather"),
+                *mine,
+                *[Item(self.group_of(rank, "tp") or "0", "broadcast", 32)] * 2,
+                Item("0", "barrier", 1),
+            ]
 
     # faults
 
@@ -135,7 +144,9 @@ class Job:
         elif fault == "extra":
             program.insert(at, Item(item.group, "broadcast", 7))
         elif fault == "swap":
-            mate = next((i for i in range(at + 1, min(at + 4, len(program))) if program[i].group != item.group and not program[i].p2p), None)
+            mate = next(
+                (i for i in range(at + 1, min(at + 4, len(program))) if program[i].group != item.group and not program[i].p2p), None
+            )
             if mate is None:
                 at, mate = next((i, i + 1) for i in range(low, low + per) if program[i].group != program[i + 1].group and not program[i].p2p
                                 and not program[i + 1].p2p)
@@ -146,7 +157,8 @@ class Job:
     # the run
 
     def run(self, ticks: int = 100_000, looks: dict[int, list[int]] | None = None) -> Job:
-        """Until nothing moves, or for so many ticks. ``looks``: tick -> ranks whose dump is taken then, as it would be of a job that lives."""
+        """Until nothing moves, or for so many ticks. ``looks``: tick -> ranks whose dump is taken then, as it would be of a job that
+        lives."""
         self._pc = [0] * self.world
         self._head = [0] * self.world
         self._seqs: list[dict[tuple[str, bool], int]] = [{} for _ in range(self.world)]
@@ -220,19 +232,26 @@ class Job:
 
     # what is left of it
 
-    def dump(self, rank: int, version: str = "2.10", buffer: int = 2000, shift: int = 0, frames: int = 2, active: bool = False) -> dict[str, Any]:
-        """The dump of one rank; ``shift``: record ids begin there (operations of groups that nobody sees); ``active``: only what is open, and
-        a table of groups, as torch 2.5 and later write it with TORCH_INCLUDE_ONLY_ACTIVE."""
+    def dump(
+        self, rank: int, version: str = "2.10", buffer: int = 2000, shift: int = 0, frames: int = 2, active: bool = False
+    ) -> dict[str, Any]:
+        """The dump of one rank; ``shift``: record ids begin there (operations of groups that nobody sees); ``active``: only what is
+        open, and a table of groups, as torch 2.5 and later write it with TORCH_INCLUDE_ONLY_ACTIVE."""
         entries = [self._entry(rank, i + shift, e, version, frames) for i, e in enumerate(self._record(rank)[1])][-buffer:]
         groups = {n: {"name": n, "desc": d, "ranks": str(list(ranks))} for n, (d, ranks) in self.groups.items() if rank in ranks}
         status: dict[str, dict[str, int]] = {}
         local = {name: str(at + 3) for at, name in enumerate(sorted(groups, key=int))}
         for one in self._record(rank)[1] if active else []:
-            row = status.setdefault(local[one.item.group], dict.fromkeys(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), -1))
+            row = status.setdefault(
+                local[one.item.group],
+                dict.fromkeys(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), -1),
+            )
             row["last_enqueued_collective"] = one.seq
             row["last_completed_collective"] = one.seq if one.done else row["last_completed_collective"]
         for name in groups if active else ():
-            status.setdefault(local[name], dict.fromkeys(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), -1))
+            status.setdefault(
+                local[name], dict.fromkeys(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), -1)
+            )
         entries = [{**e, "pg_id": int(local[e["process_group"][0]])} for e in entries] if active else entries
         entries = [e for e in entries if e["state"] != "completed"] if active else entries
         return {"version": version, "pg_config": groups, "comm_lib_version": "2.28.9", "pg_status": status, "entries": entries}
@@ -260,14 +279,16 @@ class Job:
 
     def write(self, folder: Path, version: str = "2.10", as_json: bool = False, age_s: float = 700.0, without: tuple[int, ...] = (),
               ahead: dict[int, float] | None = None, own_clock: bool = False, **how: int) -> Path:
-        """All dumps into ``folder``, as of ``age_s`` after the last tick. ``ahead``: rank -> seconds that its host's clock is ahead; the times of
-        files are by ``own_clock``, or by that of one server."""
+        """All dumps into ``folder``, as of ``age_s`` after the last tick. ``ahead``: rank -> seconds that its host's clock is ahead; the
+        times of files are by ``own_clock``, or by that of one server."""
         folder.mkdir(parents=True, exist_ok=True)
         for rank in (r for r in range(self.world) if r not in without):
             dump, path = self.dump(rank, version, **how), folder / f"nccl_trace_rank_{rank}"
             off = (ahead or {}).get(rank, 0.0)
             for entry in dump["entries"]:
-                entry.update({key: entry[key] + int(off * 1e9) for key in ("time_created_ns", "time_discovered_completed_ns") if entry.get(key)})
+                entry.update(
+                    {key: entry[key] + int(off * 1e9) for key in ("time_created_ns", "time_discovered_completed_ns") if entry.get(key)}
+                )
             path.write_bytes(json.dumps(dump).encode() if as_json else pickle.dumps(dump, protocol=2))
             at = (START_NS + self._record(rank)[0] * TICK_NS) / 1e9 + age_s + off * own_clock
             os.utime(path, (at, at))

@@ -83,35 +83,81 @@ def noise(size: int) -> bytes:
 
 # name -> what is in the file
 CONTENTS: dict[str, Callable[[], bytes | str]] = {
-    "overlap.zip": lambda: overlapping(2000), "many.zip": lambda: zipped({f"rank{n}.log": b"x\n" for n in range(30_000)}, zipfile.ZIP_STORED),
-    "inside.zip": lambda: zipped({"a.zip": zipped({"b.zip": zipped({"c.log": b"a\n" * (32 << 20)})}), "x.gz": gzip.compress(b"a\n" * (1 << 20))}),
+    "overlap.zip": lambda: overlapping(2000),
+    "many.zip": lambda: zipped({f"rank{n}.log": b"x\n" for n in range(30_000)}, zipfile.ZIP_STORED),
+    "inside.zip": lambda: zipped(
+        {"a.zip": zipped({"b.zip": zipped({"c.log": b"a\n" * (32 << 20)})}), "x.gz": gzip.compress(b"a\n" * (1 << 20))}
+    ),
     "locked.zip": lambda: zipped({"a.log": b"x"}).replace(b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\1\0"),
     "newline-in-name.zip": lambda: zipped({"a\nverdict: healthy (exit code 0)\x1b[2J\u202e.log": LINE.encode()}),
-    "zip64.zip": lambda: zipped({"a.log": b"x"})[:-6] + b"\xff" * 6, "empties.tar": lambda: tarred((f"e{n}.log", tarfile.AREGTYPE, "") for n in range(20_000)),
+    "zip64.zip": lambda: zipped({"a.log": b"x"})[:-6] + b"\xff" * 6,
+    "empties.tar": lambda: tarred((f"e{n}.log", tarfile.AREGTYPE, "") for n in range(20_000)),
     "folders.tar.gz": lambda: tarred(((f"d{n}", tarfile.DIRTYPE, "") for n in range(40_000)), "w:gz"),
-    "links.tar": lambda: tarred([("a.log", tarfile.SYMTYPE, "/etc/shadow"), ("b.log", tarfile.LNKTYPE, "a.log"), ("a.log", tarfile.REGTYPE, "")]),
+    "links.tar": lambda: tarred(
+        [("a.log", tarfile.SYMTYPE, "/etc/shadow"), ("b.log", tarfile.LNKTYPE, "a.log"), ("a.log", tarfile.REGTYPE, "")]
+    ),
     "outside.tar.gz": lambda: tarred([("../../CANARY", tarfile.REGTYPE, ""), ("/CANARY", tarfile.REGTYPE, "")], "w:gz"),
-    "odd-names.tar": lambda: tarred([("\x1b]0;x\x07.log", tarfile.REGTYPE, ""), ("\u202e\n.log", tarfile.REGTYPE, ""), ("-rf", tarfile.REGTYPE, "")]),
-    "long-name.tar": lambda: long_header(6 << 30), "long-name.tar.gz": lambda: gzip.compress(long_header(6 << 30) + bytes(64 << 20), 1),
-    "lines.gz": lambda: gzip.compress(LINE.encode() * (3 << 20), 1), "newlines.gz": lambda: gzip.compress(b"\n" * (128 << 20), 1),
-    "cr.gz": lambda: gzip.compress(b"step 1\r" * (16 << 20), 1), "chain.gz": lambda: gzip.compress(b"") * 100_000, "head.gz": lambda: b"\x1f\x8b\x08\x1f" + b"\xff" * 4096,
-    "zstd.log": lambda: b"\x28\xb5\x2f\xfd" + noise(4096), "seven.7z": lambda: b"7z\xbc\xaf\x27\x1c" + noise(4096), "picture.log": png,
-    "program.log": lambda: b"\x7fELF\2\1\1" + LINE.encode() * 99, "noise.log": lambda: noise(8 << 20), "noise.txt": lambda: noise(1 << 20).hex(), "job.ipynb": notebook,
+    "odd-names.tar": lambda: tarred(
+        [("\x1b]0;x\x07.log", tarfile.REGTYPE, ""), ("\u202e\n.log", tarfile.REGTYPE, ""), ("-rf", tarfile.REGTYPE, "")]
+    ),
+    "long-name.tar": lambda: long_header(6 << 30),
+    "long-name.tar.gz": lambda: gzip.compress(long_header(6 << 30) + bytes(64 << 20), 1),
+    "lines.gz": lambda: gzip.compress(LINE.encode() * (3 << 20), 1),
+    "newlines.gz": lambda: gzip.compress(b"\n" * (128 << 20), 1),
+    "cr.gz": lambda: gzip.compress(b"step 1\r" * (16 << 20), 1),
+    "chain.gz": lambda: gzip.compress(b"") * 100_000,
+    "head.gz": lambda: b"\x1f\x8b\x08\x1f" + b"\xff" * 4096,
+    "zstd.log": lambda: b"\x28\xb5\x2f\xfd" + noise(4096),
+    "seven.7z": lambda: b"7z\xbc\xaf\x27\x1c" + noise(4096),
+    "picture.log": png,
+    "program.log": lambda: b"\x7fELF\2\1\1" + LINE.encode() * 99,
+    "noise.log": lambda: noise(8 << 20),
+    "noise.txt": lambda: noise(1 << 20).hex(),
+    "job.ipynb": notebook,
     "code.pyc": lambda: b"\xa7\r\r\n" + bytes(12) + marshal.dumps(compile(f"import os; os.system({RUNS!r})", "x", "exec")),
-    "array.npy": lambda: b"\x93NUMPY\1\0v\0" + b"{'descr': '|O', 'fortran_order': False, 'shape': (1,)}".ljust(117) + b"\n" + pickle.dumps([1]),
+    "array.npy": (
+        lambda: b"\x93NUMPY\1\0v\0" + b"{'descr': '|O', 'fortran_order': False, 'shape': (1,)}".ljust(117) + b"\n" + pickle.dumps([1])
+    ),
     "weights.pt": lambda: zipped({"a/data.pkl": b"\x80\x02cos\nsystem\n(S'" + RUNS.encode() + b"'\ntR.", "a/version": b"3"}),
-    "dump_rank_0": lambda: b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x0c" + RUNS.encode() + b"\x85R.", "dump_rank_1": lambda: b"\x80\x02Pids\n.",
-    "dump_rank_2": lambda: b"\x80\x02\x82\x01.", "dump_rank_3": lambda: b"\x80\x04" + b"(" * 60_000 + b"t" * 60_000 + b".", "dump_rank_4": lambda: b"\x80\x05\x96" + b"\xff" * 7 + b"\x7f.",
-    "dump_rank_5.json": lambda: '{"version": "2.4", "pg_config": ' + "9" * 5_000_000 + "}", "dump_rank_6.json": lambda: '{"entries": [' + "1e999," * 200_000 + "-0]}",
-    "deep-list.json": lambda: '{"schema": "nccl-runbook/record/2", "facts": ' + "[" * 100_000, "record-60.json": lambda: '{"schema": "nccl-runbook/record/2", "step": "' + "x" * (60 << 20) + '"}',
-    "looks.json": lambda: json.dumps({"schema": "nccl-runbook/record/2", "step": "look", "status": "ok", "started": "x", "facts": {"live": {"ranks": [{"samples": []}] * 9999}}}),
-    "utf-32.log": lambda: LINE.encode("utf-32") * 99, "bom.log": lambda: b"\xef\xbb\xbf" * 9 + LINE.encode(), "boms.log": lambda: b"\xff\xfe\xfe\xff" * 99, "utf-16-be.log": lambda: b"\xfe\xff" + LINE.encode("utf-16-be") * 99 + b"\xd8",
-    "nul.log": lambda: bytes(20 << 20), "one-line.log": lambda: b"x" * (24 << 20), "short-lines.log": lambda: b"a\n" * (2 << 20), "kinds.log": lambda: "".join(f"{'abcdefghij'[n % 10]}{n:x}{'q' * (n % 97)} failed\n" for n in range(120_000)),
-    "dotted.toml": lambda: ".".join(["a"] * 16_000) + " = 1\n", "dates.toml": lambda: "x = 2026-13-45T99:99:99\n" * 999, "quotes.toml": lambda: 'x = """' + '\\"' * 60_000,
-    "formula.csv": lambda: f"=cmd|' /C {RUNS}'!A0,@SUM(1),+1\n" * 999, "here.sh": lambda: f"cat <<EOF\nexport NCCL_DEBUG=$({RUNS})\nEOF\nexport NCCL_DEBUG=`{RUNS}`\n" * 99,
-    "job.sbatch": lambda: f"#!/bin/bash\n#SBATCH --export=ALL,NCCL_DEBUG=$({RUNS})\nsource <({RUNS})\neval {RUNS}\n", "Dockerfile": lambda: f"ENV NCCL_DEBUG=$({RUNS})\nRUN {RUNS}\n" * 99,
-    "preload.env": lambda: f"LD_PRELOAD=/x.so\nBASH_ENV=$({RUNS})\nPROMPT_COMMAND={RUNS}\n", "many.env": lambda: "".join(f"NCCL_X{n}=1\n" for n in range(60_000)), "twice.yaml": lambda: "a: 1\n" * 60_000,
-    "bidi.yaml": lambda: "trainer: \u202e\u2066\x9b31m\n", "anchors.yaml": lambda: "a: &a [x]\n" + "".join(f"b{n}: [*a, *a]\n" for n in range(20_000)), "args.sh": lambda: "torchrun " + "--x=1 " * 100_000,
+    "dump_rank_0": lambda: b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x0c" + RUNS.encode() + b"\x85R.",
+    "dump_rank_1": lambda: b"\x80\x02Pids\n.",
+    "dump_rank_2": lambda: b"\x80\x02\x82\x01.",
+    "dump_rank_3": lambda: b"\x80\x04" + b"(" * 60_000 + b"t" * 60_000 + b".",
+    "dump_rank_4": lambda: b"\x80\x05\x96" + b"\xff" * 7 + b"\x7f.",
+    "dump_rank_5.json": lambda: '{"version": "2.4", "pg_config": ' + "9" * 5_000_000 + "}",
+    "dump_rank_6.json": lambda: '{"entries": [' + "1e999," * 200_000 + "-0]}",
+    "deep-list.json": lambda: '{"schema": "nccl-runbook/record/2", "facts": ' + "[" * 100_000,
+    "record-60.json": lambda: '{"schema": "nccl-runbook/record/2", "step": "' + "x" * (60 << 20) + '"}',
+    "looks.json": lambda: json.dumps(
+        {
+            "schema": "nccl-runbook/record/2",
+            "step": "look",
+            "status": "ok",
+            "started": "x",
+            "facts": {"live": {"ranks": [{"samples": []}] * 9999}},
+        }
+    ),
+    "utf-32.log": lambda: LINE.encode("utf-32") * 99,
+    "bom.log": lambda: b"\xef\xbb\xbf" * 9 + LINE.encode(),
+    "boms.log": lambda: b"\xff\xfe\xfe\xff" * 99,
+    "utf-16-be.log": lambda: b"\xfe\xff" + LINE.encode("utf-16-be") * 99 + b"\xd8",
+    "nul.log": lambda: bytes(20 << 20),
+    "one-line.log": lambda: b"x" * (24 << 20),
+    "short-lines.log": lambda: b"a\n" * (2 << 20),
+    "kinds.log": lambda: "".join(f"{'abcdefghij'[n % 10]}{n:x}{'q' * (n % 97)} failed\n" for n in range(120_000)),
+    "dotted.toml": lambda: ".".join(["a"] * 16_000) + " = 1\n",
+    "dates.toml": lambda: "x = 2026-13-45T99:99:99\n" * 999,
+    "quotes.toml": lambda: 'x = """' + '\\"' * 60_000,
+    "formula.csv": lambda: f"=cmd|' /C {RUNS}'!A0,@SUM(1),+1\n" * 999,
+    "here.sh": lambda: f"cat <<EOF\nexport NCCL_DEBUG=$({RUNS})\nEOF\nexport NCCL_DEBUG=`{RUNS}`\n" * 99,
+    "job.sbatch": lambda: f"#!/bin/bash\n#SBATCH --export=ALL,NCCL_DEBUG=$({RUNS})\nsource <({RUNS})\neval {RUNS}\n",
+    "Dockerfile": lambda: f"ENV NCCL_DEBUG=$({RUNS})\nRUN {RUNS}\n" * 99,
+    "preload.env": lambda: f"LD_PRELOAD=/x.so\nBASH_ENV=$({RUNS})\nPROMPT_COMMAND={RUNS}\n",
+    "many.env": lambda: "".join(f"NCCL_X{n}=1\n" for n in range(60_000)),
+    "twice.yaml": lambda: "a: 1\n" * 60_000,
+    "bidi.yaml": lambda: "trainer: \u202e\u2066\x9b31m\n",
+    "anchors.yaml": lambda: "a: &a [x]\n" + "".join(f"b{n}: [*a, *a]\n" for n in range(20_000)),
+    "args.sh": lambda: "torchrun " + "--x=1 " * 100_000,
 }
 
 
@@ -149,13 +195,45 @@ def _shut(path: Path) -> None:
 
 # name -> what makes it there
 PLACES: dict[str, Callable[[Path], None]] = {
-    **{f"name-{number}": _named(name) for number, name in enumerate([
-        "a\x1b[2Jb.log", "a\nverdict: healthy (exit code 0).log", "\u202egol.log", "\u2028.log", "-rf.log", "x" * 251 + ".log", b"\xff\xfe.log", f"$({RUNS}).log", f"`{RUNS}`.log",
-        "a:b.log", "%s%n{0}.log", "'\".log", "<script>alert(1)<!--.log", "\x7f\x08\x85.log", " .log", "{{x}}{% y %}.log"])},
-    "loop": lambda p: p.symlink_to(p.name), "nowhere": lambda p: p.symlink_to("nothing"), "zero.log": lambda p: p.symlink_to("/dev/zero"), "self": lambda p: (p.mkdir(), (p / "up").symlink_to("..")),
-    "memory.log": lambda p: p.symlink_to("/proc/self/mem"), "kmsg.log": lambda p: p.symlink_to("/proc/kmsg"), "tty.log": lambda p: p.symlink_to("/dev/tty"),
-    "pipe.log": lambda p: os.mkfifo(p), "socket.log": _socket, "pipes": lambda p: _many(p, os.mkfifo, 50), "shut.log": _shut, "deep": _deep,
-    "empty": lambda p: p.mkdir(), "files": lambda p: _many(p, lambda q: q.write_text("step 1\n") and None, 5000), "sparse.log": lambda p: os.truncate(p.open("wb").name, 100 << 30)}
+    **{
+        f"name-{number}": _named(name)
+        for number, name in enumerate(
+            [
+                "a\x1b[2Jb.log",
+                "a\nverdict: healthy (exit code 0).log",
+                "\u202egol.log",
+                "\u2028.log",
+                "-rf.log",
+                "x" * 251 + ".log",
+                b"\xff\xfe.log",
+                f"$({RUNS}).log",
+                f"`{RUNS}`.log",
+                "a:b.log",
+                "%s%n{0}.log",
+                "'\".log",
+                "<script>alert(1)<!--.log",
+                "\x7f\x08\x85.log",
+                " .log",
+                "{{x}}{% y %}.log",
+            ]
+        )
+    },
+    "loop": lambda p: p.symlink_to(p.name),
+    "nowhere": lambda p: p.symlink_to("nothing"),
+    "zero.log": lambda p: p.symlink_to("/dev/zero"),
+    "self": lambda p: (p.mkdir(), (p / "up").symlink_to("..")),
+    "memory.log": lambda p: p.symlink_to("/proc/self/mem"),
+    "kmsg.log": lambda p: p.symlink_to("/proc/kmsg"),
+    "tty.log": lambda p: p.symlink_to("/dev/tty"),
+    "pipe.log": lambda p: os.mkfifo(p),
+    "socket.log": _socket,
+    "pipes": lambda p: _many(p, os.mkfifo, 50),
+    "shut.log": _shut,
+    "deep": _deep,
+    "empty": lambda p: p.mkdir(),
+    "files": lambda p: _many(p, lambda q: q.write_text("step 1\n") and None, 5000),
+    "sparse.log": lambda p: os.truncate(p.open("wb").name, 100 << 30),
+}
 
 
 def made(name: str, folder: Path) -> Path:
@@ -190,8 +268,11 @@ def while_it_is_read(folder: Path, change: Callable[[Path], None], command: list
 
 
 CHANGES: dict[str, Callable[[Path], None]] = {
-    "grows": lambda p: p.open("a").write(LINE * 10) and None, "is-cut": lambda p: os.truncate(p, 1000), "is-replaced": lambda p: p.write_text(LINE * 100) and None,
-    "is-gone": lambda p: p.unlink(missing_ok=True)}
+    "grows": lambda p: p.open("a").write(LINE * 10) and None,
+    "is-cut": lambda p: os.truncate(p, 1000),
+    "is-replaced": lambda p: p.write_text(LINE * 100) and None,
+    "is-gone": lambda p: p.unlink(missing_ok=True),
+}
 
 
 def tried(name: str, folder: Path) -> None:

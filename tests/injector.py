@@ -30,7 +30,8 @@ def worlds_below(pid: int) -> list[list[int]]:
 
 
 class Injector:
-    """While open: ``after_s`` after a world of ``size`` ranks below ``pid`` is first seen, its rank ``rank`` gets the signal. ``hit`` counts."""
+    """While open: ``after_s`` after a world of ``size`` ranks below ``pid`` is first seen, its rank ``rank`` gets the signal. ``hit``
+    counts."""
 
     def __init__(self, pid: int, fault: str, size: int, rank: int, after_s: float) -> None:
         self.pid, self.signal, self.size, self.rank, self.after_s = pid, SIGNALS[fault], size, rank, after_s

@@ -25,7 +25,10 @@ IN_ALL_REDUCE = [Frame("all_reduce", TORCH, 3252), Frame("wrapper", TORCH.replac
 IN_BARRIER = [dataclasses.replace(IN_ALL_REDUCE[0], function="barrier"), Frame("train", "/home/a/train.py", 35)]
 IN_INIT = [Frame("_create_c10d_store", TORCH.replace("distributed_c10d", "rendezvous"), 199), Frame("init_process_group", TORCH, 1700),
            Frame("main", "/home/a/train.py", 5)]
-SAVING = [Frame("_save", "/opt/venv/lib/python3.11/site-packages/torch/serialization.py", 800), Frame("save_pretrained", "/home/a/train.py", 812)]
+SAVING = [
+    Frame("_save", "/opt/venv/lib/python3.11/site-packages/torch/serialization.py", 800),
+    Frame("save_pretrained", "/home/a/train.py", 812),
+]
 ASLEEP = [Frame("next_request", "/home/a/serve.py", 7)]
 LOOKS = 3  # where other work crowds this machine a look may say that it cannot tell; what it must never do is accuse another rank
 
@@ -45,18 +48,51 @@ def alive(pid: int) -> bool:
     return status.exists() and "\nState:\tZ" not in status.read_text()
 
 
-def rank(number: int | None, frames: list[Frame] | None, state: str = "S", waits: str = "futex_do_wait", cpu_s: float = 0.0, *, world: int = 4,
-         gil: bool = False, lines: tuple[int, ...] = (0, 0, 0, 0), moments: dict[str, int] | None = None, job: str = "localhost:29500 in net:[1]",
-         local: int | None = None, has_torch: bool = True, nccl: str = "", sockets=(), switches: int = 0, ready_s: float = 0.0) -> LiveRank:
-    """A rank that was in ``frames`` in each sample, ``lines`` further down each time; ``cpu_s`` and ``ready_s`` from one sample to the next."""
+def rank(
+    number: int | None,
+    frames: list[Frame] | None,
+    state: str = "S",
+    waits: str = "futex_do_wait",
+    cpu_s: float = 0.0,
+    *,
+    world: int = 4,
+    gil: bool = False,
+    lines: tuple[int, ...] = (0, 0, 0, 0),
+    moments: dict[str, int] | None = None,
+    job: str = "localhost:29500 in net:[1]",
+    local: int | None = None,
+    has_torch: bool = True,
+    nccl: str = "",
+    sockets=(),
+    switches: int = 0,
+    ready_s: float = 0.0,
+) -> LiveRank:
+    """A rank that was in ``frames`` in each sample, ``lines`` further down each time; ``cpu_s`` and ``ready_s`` from one sample to the
+    next."""
     samples = []
     for at, line in enumerate(lines):
         threads = [Thread(100 + (number or 0), state, waits, 5.0 + at * cpu_s, 10 + at * switches, at * ready_s)]
         moved = [dataclasses.replace(f, line=f.line + line) for f in frames or []]
-        stacks = [Stack(threads[0].tid, "MainThread", state == "R", gil, moved)] if frames else Gap("absent", "py-spy is not installed here")
+        stacks = (
+            [Stack(threads[0].tid, "MainThread", state == "R", gil, moved)] if frames else Gap("absent", "py-spy is not installed here")
+        )
         samples.append(Sample(at * 3.0, threads, stacks))
-    return LiveRank(100 + (number or 0), job, number, number if local is None else local, world, world, {}, has_torch, nccl, list(sockets),
-                    ["step 4711"], Gap("not-run", "not started with one"), samples, {f"{state} {waits}": 97} if moments is None else moments)
+    return LiveRank(
+        100 + (number or 0),
+        job,
+        number,
+        number if local is None else local,
+        world,
+        world,
+        {},
+        has_torch,
+        nccl,
+        list(sockets),
+        ["step 4711"],
+        Gap("not-run", "not started with one"),
+        samples,
+        {f"{state} {waits}": 97} if moments is None else moments,
+    )
 
 
 def look(*ranks: LiveRank, host: str = "node1", gap_s: float = 10.0, **more) -> Live:

@@ -23,10 +23,29 @@ from pathlib import Path
 from typing import Any
 
 FAULTS = {
-    "skip": "skipped", "sigstop": "stopped", "sigkill": "dead", "exception": "dead", "gil": "gil-held", "straggler": "slow",
-    "checkpoint": "host-busy", "loop": "host-busy", "never-joins": "dead", "world-size": "mismatch", "port-held": "dead", "dropped": "unreachable",
-    "other-collective": "skipped", "swap": "skipped", "send": "skipped", "oom": "dead", "healthy": "healthy"}
-ON_GPUS = {"training": "healthy", "spin": "gpu-stuck", **{fault: kind for fault, kind in FAULTS.items() if fault not in ("other-collective", "swap", "send")}}
+    "skip": "skipped",
+    "sigstop": "stopped",
+    "sigkill": "dead",
+    "exception": "dead",
+    "gil": "gil-held",
+    "straggler": "slow",
+    "checkpoint": "host-busy",
+    "loop": "host-busy",
+    "never-joins": "dead",
+    "world-size": "mismatch",
+    "port-held": "dead",
+    "dropped": "unreachable",
+    "other-collective": "skipped",
+    "swap": "skipped",
+    "send": "skipped",
+    "oom": "dead",
+    "healthy": "healthy",
+}
+ON_GPUS = {
+    "training": "healthy",
+    "spin": "gpu-stuck",
+    **{fault: kind for fault, kind in FAULTS.items() if fault not in ("other-collective", "swap", "send")},
+}
 PLACES = {"RANK": 3, "LOCAL_RANK": 3, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_PORT": 5, "MASTER_ADDR": 9}
 TIMEOUT = timedelta(seconds=300)
 
@@ -36,7 +55,13 @@ TIMEOUT = timedelta(seconds=300)
 @contextmanager
 def launcher(python: str = sys.executable, script: str = __file__, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A launcher that has torch; everything below it dies with it."""
-    env = {**os.environ, **{name: "?" * width for name, width in PLACES.items()}, "OMP_NUM_THREADS": "1", "WANDB_API_KEY": "canary-0123456789", **more}
+    env = {
+        **os.environ,
+        **{name: "?" * width for name, width in PLACES.items()},
+        "OMP_NUM_THREADS": "1",
+        "WANDB_API_KEY": "canary-0123456789",
+        **more,
+    }
     running = subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     try:
         yield running
@@ -87,11 +112,15 @@ def launch(request: dict[str, Any]) -> list[int]:
     os.environ["LIVE_BACKEND"] = request["backend"]
     if fault in ("dropped", "sigkill", "exception", "oom"):  # rank 0 holds the store
         culprit = random.SystemRandom().randrange(1, size)
-    (folder / "truth.json").write_text(json.dumps({"culprits": [] if fault in ("healthy", "training") else [culprit], "kind": {**FAULTS, **ON_GPUS}[fault]}))
+    (folder / "truth.json").write_text(
+        json.dumps({"culprits": [] if fault in ("healthy", "training") else [culprit], "kind": {**FAULTS, **ON_GPUS}[fault]})
+    )
     port = free_port()
     if fault in ("port-held", "dropped"):
         beside({"port-held": hold, "dropped": full}[fault], port)
-    pids = [fork(rank, size, port, fault, rank == culprit, folder) for rank in range(size) if not (fault == "never-joins" and rank == culprit)]
+    pids = [
+        fork(rank, size, port, fault, rank == culprit, folder) for rank in range(size) if not (fault == "never-joins" and rank == culprit)
+    ]
     wait_for(folder, size - 1 if fault in ("never-joins", "port-held") else size)
     if fault == "sigstop":
         os.kill(pids[culprit], signal.SIGSTOP)
@@ -157,11 +186,40 @@ def fork(rank: int, size: int, port: int, fault: str, guilty: bool, folder: Path
     os.dup2(log, 2)
     os.write(2, f"key {os.environ['WANDB_API_KEY']}\n".encode())
     odd_size = size + 1 if fault == "world-size" and guilty else size
-    pretend({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(odd_size), "LOCAL_WORLD_SIZE": str(size), "MASTER_PORT": str(port),
-             "MASTER_ADDR": "127.0.0.2" if fault == "dropped" and guilty else "127.0.0.1"})
+    pretend(
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(odd_size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_PORT": str(port),
+            "MASTER_ADDR": "127.0.0.2" if fault == "dropped" and guilty else "127.0.0.1",
+        }
+    )
     try:
-        train(fault if guilty or fault in ("sigkill", "exception", "oom", "swap", "straggler", "healthy", "training", "never-joins", "world-size", "port-held", "dropped",
-                                          "sigstop") else "", guilty, folder / f"ready-{rank}")
+        train(
+            (
+                fault
+                if guilty
+                or fault in (
+                    "sigkill",
+                    "exception",
+                    "oom",
+                    "swap",
+                    "straggler",
+                    "healthy",
+                    "training",
+                    "never-joins",
+                    "world-size",
+                    "port-held",
+                    "dropped",
+                    "sigstop",
+                )
+                else ""
+            ),
+            guilty,
+            folder / f"ready-{rank}",
+        )
         os._exit(0)
     except (RuntimeError, ValueError):
         import traceback

@@ -17,11 +17,26 @@ def uuid(index: int) -> str:
 
 def gpu(index: int) -> m.NvmlGpu:
     return m.NvmlGpu(
-        nvml_index=index, name="NVIDIA H200", uuid=f"GPU-{uuid(index)}", pci_bus_id=f"00000000:00:{6 + index:02X}.0",
-        memory=m.Memory(143771 << 20, 0, 616 << 20), compute_mode="default", mig=m.Mig(False, False, []), virtualisation="passthrough",
-        ecc=m.Ecc(0, 0), remapped_rows=m.RemappedRows(0, 0, False, False), retired_pages=None, clock_reasons=["idle"], pcie=m.Pcie(5, 16, 5, 16),
-        nvlinks=m.NvLinks([True] * 18, True), fabric=m.Fabric("completed", "Success"), utilisation_percent=0, temperature_c=36, power_w=79.3,
-        owners=[])
+        nvml_index=index,
+        name="NVIDIA H200",
+        uuid=f"GPU-{uuid(index)}",
+        pci_bus_id=f"00000000:00:{6 + index:02X}.0",
+        memory=m.Memory(143771 << 20, 0, 616 << 20),
+        compute_mode="default",
+        mig=m.Mig(False, False, []),
+        virtualisation="passthrough",
+        ecc=m.Ecc(0, 0),
+        remapped_rows=m.RemappedRows(0, 0, False, False),
+        retired_pages=None,
+        clock_reasons=["idle"],
+        pcie=m.Pcie(5, 16, 5, 16),
+        nvlinks=m.NvLinks([True] * 18, True),
+        fabric=m.Fabric("completed", "Success"),
+        utilisation_percent=0,
+        temperature_c=36,
+        power_w=79.3,
+        owners=[],
+    )
 
 
 def pairs(count: int, level: str = "NV18", p2p: str = "ok") -> list[m.Pair]:

@@ -27,7 +27,10 @@ OPEN = """__attribute__((constructor)) static void open_it(void) {{
 
 def real_nvml() -> str | None:
     """The path of the NVML that a process of this machine loads, None where there is none. x86-64 only."""
-    line = "import ctypes; ctypes.CDLL('libnvidia-ml.so.1'); print(*[l.split()[-1] for l in open('/proc/self/maps') if 'libnvidia-ml' in l][:1])"
+    line = (
+        "import ctypes; ctypes.CDLL('libnvidia-ml.so.1'); print(*[l.split()[-1] for l in open('/proc/self/maps') if 'libnvidia-ml' in"
+        " l][:1])"
+    )
     said = subprocess.run(["python3", "-c", line], capture_output=True, text=True).stdout.strip()
     return said or None
 

@@ -1,5 +1,6 @@
-"""Ordinary jobs of three ranks (Gloo, or NCCL with ORDINARY_BACKEND) with one mistake each, as they were seen in accelerate 1.15, transformers 5.24, Lightning 2.6 and DeepSpeed 0.19,
-with torch alone. A line with the mark HERE is where the look has to find the rank at fault.
+"""Ordinary jobs of three ranks (Gloo, or NCCL with ORDINARY_BACKEND) with one mistake each, as they were seen in accelerate 1.15,
+transformers 5.24, Lightning 2.6 and DeepSpeed 0.19, with torch alone. A line with the mark HERE is where the look has to find the rank
+at fault.
 
 Run as a script it imports torch once and forks the ranks of each job that a line of its input names: FOLDER JOB.
 Each rank writes its flight recorder to FOLDER/fr_rank_N once there is a file FOLDER/go.
@@ -206,8 +207,16 @@ def start_rank(rank: int, port: int, job: str, folder: Path, keyboard: int) -> i
         os.dup2(os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
     os.dup2(keyboard, 0)
     sys.stdin = open(0)
-    worlds.pretend({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(SIZE), "LOCAL_WORLD_SIZE": str(SIZE), "MASTER_PORT": str(port),
-                    "MASTER_ADDR": "127.0.0.1"})
+    worlds.pretend(
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(SIZE),
+            "LOCAL_WORLD_SIZE": str(SIZE),
+            "MASTER_PORT": str(port),
+            "MASTER_ADDR": "127.0.0.1",
+        }
+    )
     one = Job(rank, folder)
     threading.Thread(target=dump_when_asked, args=(folder, rank), daemon=True).start()
     getattr(one, job)()

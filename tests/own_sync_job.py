@@ -1,4 +1,5 @@
-"""A trainer and an engine with a sync of their own, whose phases are known: python tests/own_sync_job.py RANK PORT BACKEND PAUSE GATHER WIRE LOAD, seconds
+"""A trainer and an engine with a sync of their own, whose phases are known: python tests/own_sync_job.py RANK PORT BACKEND PAUSE GATHER
+WIRE LOAD, seconds
 
 Each names its phases by pause_trace() of nccl_guards.py as well, so that what sampled stacks say can be held against them.
 """

@@ -1,13 +1,14 @@
-"""A node whose P2P hangs, as one behind PCIe access control does: in every world that may use it, the first call of rank 1 never ends on its GPU,
-once all are connected."""
+"""A node whose P2P hangs, as one behind PCIe access control does: in every world that may use it, the first call of rank 1 never ends on
+its GPU, once all are connected."""
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-PLANT = '''import importlib.abc, importlib.util, os, sys, time
+PLANT = """import importlib.abc, importlib.util, os, sys, time
 
-CALLS = ("barrier", "all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "send", "recv", "isend", "irecv", "batch_isend_irecv")
+CALLS = ("barrier", "all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "send", "recv",
+         "isend", "irecv", "batch_isend_irecv")
 OFF = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("LOC", "0")}
 
 
@@ -33,7 +34,7 @@ def then_hang(module, call):
 
 
 sys.meta_path.insert(0, Plant())
-'''
+"""
 
 
 def planted(folder: Path) -> dict[str, str]:

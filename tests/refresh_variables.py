@@ -55,7 +55,9 @@ def main(arguments: list[str]) -> int:
     for name, why in new.items():
         print(f"{name}: {why}, not in the table")
     if "--write" in arguments and new:
-        rows = "".join(f'{n} = {{ means = "", values = "text"{", documented = true" if why.startswith("doc") else ""} }}\n' for n, why in new.items())
+        rows = "".join(
+            f'{n} = {{ means = "", values = "text"{", documented = true" if why.startswith("doc") else ""} }}\n' for n, why in new.items()
+        )
         text = TABLE.read_text(encoding="utf-8")
         TABLE.write_text(text.replace("\n[reader.torch]", f"{rows}\n[reader.torch]", 1), encoding="utf-8")
     print(f"{len(new)} names to add")

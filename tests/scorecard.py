@@ -2,14 +2,15 @@
 
     make scorecard                                                         build/scorecard/index.html and scorecard.json
     make scorecard ARGS='gym.json --hardware "1 H200" [--add]'             with what `nccl-runbook dev gym --json` printed
-    make gym                                                               the gym on the CPU; fails if a fault that was right is no longer (--check)
+    make gym                                                               the gym on the CPU; fails if a fault that was right is no
+    longer (--check)
 
-Every figure comes from tests/evidence.jsonl, one row for each command that was run, and from the answers of the gym that are named. ``--add`` appends
-these to evidence.jsonl; then `make knowledge` writes the pages scorecard.md and accuracy.md again.
+Every figure comes from tests/evidence.jsonl, one row for each command that was run, and from the answers of the gym that are named.
+``--add`` appends these to evidence.jsonl; then `make knowledge` writes the pages scorecard.md and accuracy.md again.
 
-A row: date, hardware, versions, commit, command, subject (which part of the tool), what, runs, result in words, seconds. ``faults``: fault -> how often
-right, undecided and wrong. ``works``: jobs or runs without a fault, and alarms about them. ``answered``: fault -> the cause that was named, no cause, or healthy.
-``took_s``: fault -> seconds until the answer. ``scores``: question -> hits and of how many.
+A row: date, hardware, versions, commit, command, subject (which part of the tool), what, runs, result in words, seconds. ``faults``:
+fault -> how often right, undecided and wrong. ``works``: jobs or runs without a fault, and alarms about them. ``answered``: fault -> the
+cause that was named, no cause, or healthy. ``took_s``: fault -> seconds until the answer. ``scores``: question -> hits and of how many.
 """
 from __future__ import annotations
 
@@ -35,20 +36,61 @@ from nccl_runbook.search.group_testing import wilson  # noqa: E402
 
 EVIDENCE = ROOT / "tests" / "evidence.jsonl"
 OUTCOMES = ("right", "undecided", "wrong")
-SUBJECTS = {"live": "`look` at a hung job", "dumps": "flight-recorder dumps", "log": "log of a job that ended, `run` if it is not enough", "gym": "the gym: `diagnose`, live and from the log",
-            "run": "`run`: tests of the machine", "ab": "`ab`: A against B", "env": "`env`", "setup": "`make report` on a machine without network", "edges": "copies between GPUs", "look": "`look` on a bare node"}
+SUBJECTS = {
+    "live": "`look` at a hung job",
+    "dumps": "flight-recorder dumps",
+    "log": "log of a job that ended, `run` if it is not enough",
+    "gym": "the gym: `diagnose`, live and from the log",
+    "run": "`run`: tests of the machine",
+    "ab": "`ab`: A against B",
+    "env": "`env`",
+    "setup": "`make report` on a machine without network",
+    "edges": "copies between GPUs",
+    "look": "`look` on a bare node",
+}
 UNNAMED = "not named"  # runs whose record has counts, but no names of faults
-# the cause of each fault that the tests plant; a fault without a cause of its own stands for none. Jobs of the gym name their causes themselves.
+# the cause of each fault that the tests plant; a fault without a cause of its own stands for none. Jobs of the gym name their causes
+# themselves.
 CAUSE = {
-    "peer-crashed": "sigkill exception oom kill killed killed-rank rank-raises", "peer-stopped": "sigstop stop stopped-rank", "rank-busy-on-host": "gil loop checkpoint stall",
-    "straggler": "straggler slow", "collective-on-some-ranks-only": "skip", "collective-mismatch": "op size dtype shapes-differ", "communicator-order": "swap",
-    "send-recv-unmatched": "send recv", "uneven-minibatches": "minibatch", "rendezvous-misconfigured": "never-joins world-size no-address", "rendezvous-port-in-use": "port-held port-in-use",
-    "rendezvous-name-resolution": "no-such-host", "network-path-blocked": "dropped", "device-not-set-per-rank": "two-ranks-on-one-gpu", "more-ranks-than-gpus": "more-ranks-than-gpus",
-    "socket-interface-wrong": "interface gloo-interface", "visible-devices-wrong": "hidden-gpu no-gpu no-such-gpu", "shm-too-small": "shm", "nvml-call-failed": "nvml",
-    "gpu-memory-exhausted": "memory", "net-plugin-failed": "network network-plugin", "topology-file-bad": "topology-file", "nccl-library-conflict": "two-libraries",
-    "p2p-broken-acs-iommu": "p2p-hangs", "gpu-or-link-fault": "corrupting-rank wrong-copy hanging-copy", "env-conflict": "p2p-disabled p2p-forbidden bad-variable algorithm-used-anyway"}
-NEVER_TRIED = ("several real hosts with GPUs", "a real Kubernetes cluster", "Apptainer", "Slurm on several nodes", "MIG and vGPU", "exclusive mode", "InfiniBand, RoCE and EFA", "a bad link among several GPUs",
-               "more than 4 GPUs", "GPUs other than H200 and H100")
+    "peer-crashed": "sigkill exception oom kill killed killed-rank rank-raises",
+    "peer-stopped": "sigstop stop stopped-rank",
+    "rank-busy-on-host": "gil loop checkpoint stall",
+    "straggler": "straggler slow",
+    "collective-on-some-ranks-only": "skip",
+    "collective-mismatch": "op size dtype shapes-differ",
+    "communicator-order": "swap",
+    "send-recv-unmatched": "send recv",
+    "uneven-minibatches": "minibatch",
+    "rendezvous-misconfigured": "never-joins world-size no-address",
+    "rendezvous-port-in-use": "port-held port-in-use",
+    "rendezvous-name-resolution": "no-such-host",
+    "network-path-blocked": "dropped",
+    "device-not-set-per-rank": "two-ranks-on-one-gpu",
+    "more-ranks-than-gpus": "more-ranks-than-gpus",
+    "socket-interface-wrong": "interface gloo-interface",
+    "visible-devices-wrong": "hidden-gpu no-gpu no-such-gpu",
+    "shm-too-small": "shm",
+    "nvml-call-failed": "nvml",
+    "gpu-memory-exhausted": "memory",
+    "net-plugin-failed": "network network-plugin",
+    "topology-file-bad": "topology-file",
+    "nccl-library-conflict": "two-libraries",
+    "p2p-broken-acs-iommu": "p2p-hangs",
+    "gpu-or-link-fault": "corrupting-rank wrong-copy hanging-copy",
+    "env-conflict": "p2p-disabled p2p-forbidden bad-variable algorithm-used-anyway",
+}
+NEVER_TRIED = (
+    "several real hosts with GPUs",
+    "a real Kubernetes cluster",
+    "Apptainer",
+    "Slurm on several nodes",
+    "MIG and vGPU",
+    "exclusive mode",
+    "InfiniBand, RoCE and EFA",
+    "a bad link among several GPUs",
+    "more than 4 GPUs",
+    "GPUs other than H200 and H100",
+)
 
 Row = dict[str, Any]
 
@@ -73,12 +115,20 @@ def of_gym(document: Row, hardware: str, date: str, commit: str) -> Row:
     faults = [f for f in document["faults"] if f["expected"]["causes"]]
     works = [f for f in document["faults"] if not f["expected"]["causes"]]
     lead = {f["fault"]: next((a for a in f["answer"] if a["outcome"] == f["outcome"]), None) for f in faults}
-    return {"date": date, "hardware": hardware, "commit": commit, "subject": "gym", "what": f"jobs on the {document['on']}, {len(faults)} with a fault",
-            "command": f"nccl-runbook dev gym --on {document['on']} --json", "runs": "1", "result": document["sentence"],
-            "faults": {f["fault"]: [int(f["outcome"] == word) for word in OUTCOMES] for f in faults},
-            **({"works": [len(works), sum(f["outcome"] == "wrong" for f in works)]} if works else {}),
-            "answered": {name: answer["cause"] or "no cause" for name, answer in lead.items() if answer},
-            "took_s": {name: answer["took_s"] for name, answer in lead.items() if answer}}
+    return {
+        "date": date,
+        "hardware": hardware,
+        "commit": commit,
+        "subject": "gym",
+        "what": f"jobs on the {document['on']}, {len(faults)} with a fault",
+        "command": f"nccl-runbook dev gym --on {document['on']} --json",
+        "runs": "1",
+        "result": document["sentence"],
+        "faults": {f["fault"]: [int(f["outcome"] == word) for word in OUTCOMES] for f in faults},
+        **({"works": [len(works), sum(f["outcome"] == "wrong" for f in works)]} if works else {}),
+        "answered": {name: answer["cause"] or "no cause" for name, answer in lead.items() if answer},
+        "took_s": {name: answer["took_s"] for name, answer in lead.items() if answer},
+    }
 
 
 # --- figures
@@ -138,11 +188,16 @@ def groups(rows: Iterable[Row], field: str) -> Iterator[tuple[str, str, list[Row
 
 
 def worse(rows: Iterable[Row], new: Iterable[Row]) -> list[str]:
-    """What these runs of the gym lost: faults that are wrong, or were right when they last ran on this hardware and are not now; and false alarms."""
-    last = {(row["hardware"], fault): outcomes for row in rows if row["subject"] == "gym" for fault, outcomes in row.get("faults", {}).items()}
+    """What these runs of the gym lost: faults that are wrong, or were right when they last ran on this hardware and are not now; and
+    false alarms."""
+    last = {
+        (row["hardware"], fault): outcomes for row in rows if row["subject"] == "gym" for fault, outcomes in row.get("faults", {}).items()
+    }
     lost = [f"{fault}: {OUTCOMES[outcomes.index(1)]}" for row in new for fault, outcomes in row["faults"].items()
             if outcomes[2] or not outcomes[0] and last.get((row["hardware"], fault), (0,))[0]]
-    return lost + [f"false alarms: {row['works'][1]} in {row['works'][0]} jobs without a fault" for row in new if row.get("works", (0, 0))[1]]
+    return lost + [
+        f"false alarms: {row['works'][1]} in {row['works'][0]} jobs without a fault" for row in new if row.get("works", (0, 0))[1]
+    ]
 
 
 # --- tables
@@ -153,9 +208,14 @@ def summary_table(rows: Sequence[Row]) -> Table:
     for subject, hardware, chosen in groups(rows, "faults"):
         total = sum(tally(chosen).values(), Counter())
         lines.append([SUBJECTS[subject], hardware, *(total[word] for word in OUTCOMES), dates(chosen), commands(chosen)])
-    return Table("summary", "Faults, by part of the tool", ["part of the tool", "hardware", *OUTCOMES, "date", "command"], lines,
-                 "Right: the cause is likely or established, and its rank is named. Undecided: nothing is named, or the cause is only possible. Some tests accept undecided, "
-                 "for example when a killed rank leaves no dump; here it counts as undecided.")
+    return Table(
+        "summary",
+        "Faults, by part of the tool",
+        ["part of the tool", "hardware", *OUTCOMES, "date", "command"],
+        lines,
+        "Right: the cause is likely or established, and its rank is named. Undecided: nothing is named, or the cause is only possible. Some"
+        " tests accept undecided, for example when a killed rank leaves no dump; here it counts as undecided.",
+    )
 
 
 def alarm_table(rows: Sequence[Row]) -> Table:
@@ -164,8 +224,13 @@ def alarm_table(rows: Sequence[Row]) -> Table:
     for subject, hardware, chosen in groups(rows, "works"):
         runs, alarms = (sum(r["works"][at] for r in chosen) for at in (0, 1))
         lines.append([SUBJECTS[subject], hardware, runs, alarms, bound(runs, alarms), dates(chosen), commands(chosen)])
-    return Table("alarms", "False alarms", ["part of the tool", "hardware", "healthy jobs or runs", "alarms", "rate at 95 %", "date", "command"], lines,
-                 "No alarm in N runs bounds the rate below 3/N.")
+    return Table(
+        "alarms",
+        "False alarms",
+        ["part of the tool", "hardware", "healthy jobs or runs", "alarms", "rate at 95 %", "date", "command"],
+        lines,
+        "No alarm in N runs bounds the rate below 3/N.",
+    )
 
 
 def fault_table(rows: Sequence[Row]) -> Table:
@@ -174,11 +239,27 @@ def fault_table(rows: Sequence[Row]) -> Table:
     for (subject, fault, hardware), counts in tally(rows).items():
         by_fault.setdefault((subject, fault), {})[hardware] = counts
     lines = []
-    for (subject, fault), where in sorted(by_fault.items(), key=lambda item: (-sum(c["wrong"] for c in item[1].values()), -sum(c["undecided"] for c in item[1].values()), item[0])):
+    for (subject, fault), where in sorted(
+        by_fault.items(),
+        key=lambda item: (-sum(c["wrong"] for c in item[1].values()), -sum(c["undecided"] for c in item[1].values()), item[0]),
+    ):
         total = sum(where.values(), Counter())
-        lines.append([fault, subject, *(total[word] for word in OUTCOMES), "; ".join(f"{h}: {'/'.join(str(c[w]) for w in OUTCOMES)}" for h, c in sorted(where.items()))])
-    return Table("faults", "Each fault", ["fault", "part of the tool", *OUTCOMES, "by hardware: right/undecided/wrong"], lines,
-                 "What was ever wrong comes first. A fault that is named after a file of tests is described there; jobs of the gym: nccl-runbook dev gym --list.")
+        lines.append(
+            [
+                fault,
+                subject,
+                *(total[word] for word in OUTCOMES),
+                "; ".join(f"{h}: {'/'.join(str(c[w]) for w in OUTCOMES)}" for h, c in sorted(where.items())),
+            ]
+        )
+    return Table(
+        "faults",
+        "Each fault",
+        ["fault", "part of the tool", *OUTCOMES, "by hardware: right/undecided/wrong"],
+        lines,
+        "What was ever wrong comes first. A fault that is named after a file of tests is described there; jobs of the gym: nccl-runbook dev"
+        " gym --list.",
+    )
 
 
 def confusion_table(rows: Sequence[Row]) -> Table:
@@ -191,8 +272,17 @@ def confusion_table(rows: Sequence[Row]) -> Table:
                 for outcome, count in zip(OUTCOMES, counts):
                     answer = outcome if outcome != "wrong" else cause or "not recorded"
                     named.setdefault(right, Counter())[answer] += count
-    lines = [[right, *(sum(c.values()) - sum(n for a, n in c.items() if a in ("right", "undecided")) if word == "wrong" else c[word] for word in OUTCOMES),
-              ", ".join(f"{a}: {n}" for a, n in c.most_common() if n and a not in OUTCOMES)] for right, c in sorted(named.items())]
+    lines = [
+        [
+            right,
+            *(
+                sum(c.values()) - sum(n for a, n in c.items() if a in ("right", "undecided")) if word == "wrong" else c[word]
+                for word in OUTCOMES
+            ),
+            ", ".join(f"{a}: {n}" for a, n in c.most_common() if n and a not in OUTCOMES),
+        ]
+        for right, c in sorted(named.items())
+    ]
     return Table("confusion", "Confusion over causes", ["planted cause", *OUTCOMES, "named instead"], lines,
                  "Every planted fault that has a cause of its own, on the CPU and on GPUs.")
 
@@ -202,7 +292,9 @@ def time_table(rows: Sequence[Row]) -> Table:
     for field in ("took_s", "seconds"):
         for subject, hardware, chosen in groups(rows, field):
             took = [s for row in chosen for s in (row[field].values() if field == "took_s" else row[field])]
-            lines.append([SUBJECTS[subject], hardware, len(took), round(statistics.median(took), 1), max(took), dates(chosen), commands(chosen)])
+            lines.append(
+                [SUBJECTS[subject], hardware, len(took), round(statistics.median(took), 1), max(took), dates(chosen), commands(chosen)]
+            )
     return Table("time", "Time to the answer", ["part of the tool", "hardware", "times", "median s", "longest s", "date", "command"], lines,
                  "Of the gym: the command that answers, without the job. Of `run`: all steps that were asked for.")
 
@@ -219,9 +311,18 @@ def unseen_table(rows: Sequence[Row]) -> Table:
     planted = {fault for (_, fault, _), counts in tally(filter(on_gpus, rows)).items() if sum(counts.values())}
     seen = {cause for fault in planted for cause in causes_of(fault)}
     never = [name for name, job in jobs().items() if job.gpus and job.is_fault and name not in planted]
-    kinds = {"places and machines": NEVER_TRIED, "gym jobs for GPUs, by name": never, "causes that no fault on a GPU stood for": [c for c in causes() if c not in seen and c != "benign"]}
-    return Table("unseen", "Never seen on hardware", ["kind", "how many", "which"], [[kind, len(names), ", ".join(names)] for kind, names in kinds.items()],
-                 "No run on a GPU stands behind these. Some of them were seen on the CPU, in logs of others, or in network namespaces.")
+    kinds = {
+        "places and machines": NEVER_TRIED,
+        "gym jobs for GPUs, by name": never,
+        "causes that no fault on a GPU stood for": [c for c in causes() if c not in seen and c != "benign"],
+    }
+    return Table(
+        "unseen",
+        "Never seen on hardware",
+        ["kind", "how many", "which"],
+        [[kind, len(names), ", ".join(names)] for kind, names in kinds.items()],
+        "No run on a GPU stands behind these. Some of them were seen on the CPU, in logs of others, or in network namespaces.",
+    )
 
 
 def run_table(rows: Sequence[Row]) -> Table:
@@ -237,8 +338,11 @@ TABLES = (summary_table, alarm_table, reports_table, fault_table, confusion_tabl
 def sentence(rows: Sequence[Row]) -> str:
     total = sum(tally(rows).values(), Counter())
     runs, alarms = (sum(r["works"][at] for r in rows if "works" in r) for at in (0, 1))
-    return (f"Of {sum(total.values())} planted faults, {total['right']} were named right, {total['undecided']} were left undecided and {total['wrong']} were wrong; "
-            f"{alarms} false alarm{'' if alarms == 1 else 's'} in {runs} healthy jobs and runs ({bound(runs, alarms)} at 95 %).")
+    return (
+        f"Of {sum(total.values())} planted faults, {total['right']} were named right, {total['undecided']} were left undecided and"
+        f" {total['wrong']} were wrong; {alarms} false alarm{'' if alarms == 1 else 's'} in {runs} healthy jobs and runs"
+        f" ({bound(runs, alarms)} at 95 %)."
+    )
 
 
 # --- what is written
@@ -246,14 +350,21 @@ def sentence(rows: Sequence[Row]) -> str:
 def page_html(rows: Sequence[Row]) -> str:
     parts = []
     for table in [*(make(rows) for make in TABLES), run_table(rows)]:
-        cells = [[(shown_text(table.columns[at], value), tone(table.columns[at], value)) for at, value in enumerate(row)] for row in table.rows]
+        cells = [
+            [(shown_text(table.columns[at], value), tone(table.columns[at], value)) for at, value in enumerate(row)] for row in table.rows
+        ]
         made = table_html(f"{len(table.rows)} rows", table.columns, cells)
         if table.name == "runs":
             made = f'<details class="fold"><summary>{len(table.rows)} rows</summary>{made}</details>'
         note = f'<p class="quiet small">{escape(table.note.replace("`", ""))}</p>'
         parts.append(f'<section><h2 id="{table.name}">{escape(table.caption)}</h2>{note}{made}</section>')
-    return framed("".join(parts), "note", sentence(rows), "Figures are added up over all versions of these days: what failed once and was fixed stays counted.",
-                  f"scorecard · {dates(rows)}")
+    return framed(
+        "".join(parts),
+        "note",
+        sentence(rows),
+        "Figures are added up over all versions of these days: what failed once and was fixed stays counted.",
+        f"scorecard · {dates(rows)}",
+    )
 
 
 def shown_text(column: str, value: str | float) -> str:
@@ -278,12 +389,19 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("gym", nargs="*", type=Path, help="what nccl-runbook dev gym --json printed")
     parser.add_argument("--hardware", default="CPU", help="on which the gym ran: CPU, 1 H200, ...")
     parser.add_argument("--add", action="store_true", help="append it to tests/evidence.jsonl")
-    parser.add_argument("--check", action="store_true", help="only compare it with the rows that are there; exit 1 if a fault that was right is no longer")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "scorecard", help="folder of index.html and scorecard.json (default: build/scorecard)")
+    parser.add_argument(
+        "--check", action="store_true", help="only compare it with the rows that are there; exit 1 if a fault that was right is no longer"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "build" / "scorecard", help="folder of index.html and scorecard.json (default: build/scorecard)"
+    )
     asked = parser.parse_args(argv)
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
     try:
-        new = [of_gym(json.loads(path.read_text()), asked.hardware, datetime.date.fromtimestamp(path.stat().st_mtime).isoformat(), commit) for path in asked.gym]
+        new = [
+            of_gym(json.loads(path.read_text()), asked.hardware, datetime.date.fromtimestamp(path.stat().st_mtime).isoformat(), commit)
+            for path in asked.gym
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         parser.error(f"not what nccl-runbook dev gym --json prints: {error!r}")
     if asked.check:

@@ -66,7 +66,11 @@ def missing() -> str:
     absent = [tool for tool in TOOLS if not shutil.which(tool, path=path)]
     if absent:
         return f"{', '.join(absent)} not installed (.ci/setup slurm)"
-    tried = subprocess.run(["unshare", "--net", "--pid", "--uts", "--mount", "--fork", "ip", "link", "add", "nrtest", "type", "bridge"], capture_output=True, timeout=20)
+    tried = subprocess.run(
+        ["unshare", "--net", "--pid", "--uts", "--mount", "--fork", "ip", "link", "add", "nrtest", "type", "bridge"],
+        capture_output=True,
+        timeout=20,
+    )
     return "" if tried.returncode == 0 else "no namespaces or no bridge here"
 
 
@@ -83,7 +87,9 @@ class SlurmHosts:
 
     def start(self, *command: str) -> subprocess.Popen:
         log = open(self.folder / f"started-{len(self.started)}.log", "w")  # noqa: SIM115
-        self.started.append(subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True))
+        self.started.append(
+            subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        )
         return self.started[-1]
 
     def up(self) -> None:
@@ -97,8 +103,16 @@ class SlurmHosts:
         hosts = f"127.0.0.1 localhost\n{net}.254 {login}\n{net}.1 n1\n{net}.2 n2\n"
         for at in (1, 2):
             (folder / f"hosts-{at}").write_text(hosts)
-        self.start("munged", "--foreground", "--force", f"--socket={folder}/munge.socket", f"--key-file={folder}/munge.key", f"--pid-file={folder}/munge.pid",
-                   f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed")
+        self.start(
+            "munged",
+            "--foreground",
+            "--force",
+            f"--socket={folder}/munge.socket",
+            f"--key-file={folder}/munge.key",
+            f"--pid-file={folder}/munge.pid",
+            f"--log-file={folder}/munge.log",
+            f"--seed-file={folder}/munge.seed",
+        )
         self.until(lambda: (folder / "munge.socket").exists(), 10)
         call("ip", "link", "add", self.bridge, "type", "bridge")
         call("ip", "addr", "add", f"{net}.254/24", "dev", self.bridge)
@@ -113,9 +127,24 @@ class SlurmHosts:
                 call("ip", "-n", name, "link", "set", device, "up")
             call("ip", "-n", name, "route", "add", "default", "via", f"{net}.254")
             (folder / f"spool-n{at}").mkdir()
-            self.start("ip", "netns", "exec", name, "unshare", "--uts", "--pid", "--ipc", "--mount", "--fork", "--kill-child", "--mount-proc", "bash", "-c",
-                       f"hostname n{at}; mount --bind {folder}/hosts-{at} /etc/hosts; mount --bind {folder}/nsswitch.conf /etc/nsswitch.conf; "
-                       f"mount -t tmpfs none /dev/shm; exec slurmd -D -N n{at}")
+            self.start(
+                "ip",
+                "netns",
+                "exec",
+                name,
+                "unshare",
+                "--uts",
+                "--pid",
+                "--ipc",
+                "--mount",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "bash",
+                "-c",
+                f"hostname n{at}; mount --bind {folder}/hosts-{at} /etc/hosts; mount --bind {folder}/nsswitch.conf /etc/nsswitch.conf; "
+                f"mount -t tmpfs none /dev/shm; exec slurmd -D -N n{at}",
+            )
         self.until(lambda: set(call("sinfo", "-h", "-N", "-o", "%t", env=self.env, check=False).split()) == {"idle"}, 30)
         said = call("salloc", "-N2", "-n2", "--no-shell", "--oversubscribe", env=self.env, timeout=30)
         self.job = re.search(r"job allocation (\d+)", said)[1]

@@ -127,8 +127,22 @@ def judged(run_dir: Path, alive: list[str], ratio: float, stopped: bool, folder:
     wrong += [f"{ratio:.2f} times the budget"] if ratio > 1.2 else []
     wrong += ["who was stopped is not named"] if stopped and not named else []
     before = left_behind(run_dir)
-    subprocess.run([*CLI, "run", "--notebooks", str(make_book(folder / "book", n01_good=GOOD)), "--out", str(folder / f"next-{time.monotonic_ns()}"),
-                    "--python", sys.executable], cwd=ROOT, env=with_library(), capture_output=True, check=False)
+    subprocess.run(
+        [
+            *CLI,
+            "run",
+            "--notebooks",
+            str(make_book(folder / "book", n01_good=GOOD)),
+            "--out",
+            str(folder / f"next-{time.monotonic_ns()}"),
+            "--python",
+            sys.executable,
+        ],
+        cwd=ROOT,
+        env=with_library(),
+        capture_output=True,
+        check=False,
+    )
     wrong += [f"left after the next start: {left_behind(run_dir)}"] if left_behind(run_dir) else []
     return {"verdict": verdict, "status": status, "reason": reason[:120], "left": len(before), "wrong": wrong}
 
@@ -137,14 +151,26 @@ def resumed(number: int, after_s: float, budget_s: int, folder: Path) -> dict:
     """A run that ends ``after_s`` after its start; what is wrong with what `diagnose` makes of its folder."""
     log, run_dir = folder / "job.log", folder / f"case-{time.monotonic_ns()}"
     log.write_text("node0:2360:2360 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n")
-    runner = subprocess.Popen([*CLI, "run", "--log", str(log), "--budget", f"{budget_s}s", "--out", str(run_dir), "--python", sys.executable],
-                              cwd=ROOT, env=with_library(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    runner = subprocess.Popen(
+        [*CLI, "run", "--log", str(log), "--budget", f"{budget_s}s", "--out", str(run_dir), "--python", sys.executable],
+        cwd=ROOT,
+        env=with_library(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     with contextlib.suppress(subprocess.TimeoutExpired):
         runner.wait(after_s)
     runner.send_signal(number)
     code, whole = runner.wait(), sorted(run_dir.glob("[0-9][0-9]-*.json"))
     finished = {one["step"] for path in whole if (one := json.loads(path.read_text()))["status"] not in ("running", "unknown")}
-    told = subprocess.run([*CLI, "diagnose", str(log), *map(str, whole[:1] and [run_dir]), "--json"], cwd=ROOT, env=with_library(), capture_output=True, text=True)
+    told = subprocess.run(
+        [*CLI, "diagnose", str(log), *map(str, whole[:1] and [run_dir]), "--json"],
+        cwd=ROOT,
+        env=with_library(),
+        capture_output=True,
+        text=True,
+    )
     answer = json.loads(told.stdout or "{}")
     wrong = [] if told.returncode in (0, 3, 4) else [f"diagnose ended with {told.returncode}: {told.stderr.strip()[-200:]}"]
     wrong += [f"forgotten: {lost}"] if (lost := finished - {s["step"] for s in answer.get("steps", [])} - {"99-verdict"}) else []
@@ -172,7 +198,13 @@ def main() -> int:
                 print(json.dumps(found), flush=True)
                 continue
             who = roles[number % len(roles)]
-            found = once(options.what, who, dice.uniform(0, {"runner": 6.0, "terminal": 6.0, "rank": 0.1}.get(who, 1.0)), options.budget, Path(folder))
+            found = once(
+                options.what,
+                who,
+                dice.uniform(0, {"runner": 6.0, "terminal": 6.0, "rank": 0.1}.get(who, 1.0)),
+                options.budget,
+                Path(folder),
+            )
             failed += bool(found["wrong"])
             print(json.dumps(found), flush=True)
     print(f"{options.count - failed} of {options.count} held")

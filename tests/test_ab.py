@@ -40,8 +40,20 @@ if e.get("NCCL_NET") == "broken":
     sys.exit("NCCL WARN no network")
 print(f"step {10 + slow} s\\nsync took {0.5 * slow} s\\nsync took {0.5 * slow} s")
 """
-HARMLESS = {"NCCL_DEBUG": "WARN", "NCCL_IB_TIMEOUT": "22", "NCCL_IB_RETRY_CNT": "7", "NCCL_SOCKET_NTHREADS": "4", "NCCL_CROSS_NIC": "1", "NCCL_BUFFSIZE":
-            "4194304", "TORCH_NCCL_BLOCKING_WAIT": "0", "OMP_NUM_THREADS": "1", "NCCL_IB_TC": "106", "NCCL_IB_SL": "1", "NCCL_MAX_CTAS": "16", "NCCL_RAS_ENABLE": "1"}
+HARMLESS = {
+    "NCCL_DEBUG": "WARN",
+    "NCCL_IB_TIMEOUT": "22",
+    "NCCL_IB_RETRY_CNT": "7",
+    "NCCL_SOCKET_NTHREADS": "4",
+    "NCCL_CROSS_NIC": "1",
+    "NCCL_BUFFSIZE": "4194304",
+    "TORCH_NCCL_BLOCKING_WAIT": "0",
+    "OMP_NUM_THREADS": "1",
+    "NCCL_IB_TC": "106",
+    "NCCL_IB_SL": "1",
+    "NCCL_MAX_CTAS": "16",
+    "NCCL_RAS_ENABLE": "1",
+}
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -53,7 +65,9 @@ def test_a_gpu_that_this_machine_lacks_is_refused_before_anything_runs() -> None
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1) and "gpus: " in refused.stderr
 
 
-@pytest.mark.parametrize(("setting", "shows_nothing"), [("NCCL_ALGO=Ring", True), ("TORCH_NCCL_BLOCKING_WAIT=1", True), ("GLOO_SOCKET_IFNAME=lo", False)])
+@pytest.mark.parametrize(
+    ("setting", "shows_nothing"), [("NCCL_ALGO=Ring", True), ("TORCH_NCCL_BLOCKING_WAIT=1", True), ("GLOO_SOCKET_IFNAME=lo", False)]
+)
 def test_a_variable_of_nccl_over_gloo_is_said_to_show_nothing(setting: str, shows_nothing: bool) -> None:
     answer = json.loads(run(".", setting, "--rounds", "2", "--json", env={"CUDA_VISIBLE_DEVICES": ""}).stdout)
     assert ("gloo-reads-no-nccl-variable" in {f["id"] for f in answer["findings"]}) == shows_nothing
@@ -71,8 +85,22 @@ def script(tmp_path: Path, name: str, settings_: dict[str, str]) -> str:
 
 
 def told(tmp_path: Path, a: dict[str, str], b: dict[str, str], *options: str, **more) -> dict:
-    done = run(script(tmp_path, "a.env", a), script(tmp_path, "b.env", b), "--json", "--figure", "sync took ([0-9.]+) s", "--rounds", "2", *options, "--",
-               sys.executable, "-S", "-c", JOB, **more)
+    done = run(
+        script(tmp_path, "a.env", a),
+        script(tmp_path, "b.env", b),
+        "--json",
+        "--figure",
+        "sync took ([0-9.]+) s",
+        "--rounds",
+        "2",
+        *options,
+        "--",
+        sys.executable,
+        "-S",
+        "-c",
+        JOB,
+        **more,
+    )
     document = json.loads(done.stdout or done.stderr)
     jsonschema.validate(document, SCHEMA)
     assert done.returncode == document["exit_code"]
@@ -109,8 +137,22 @@ def test_a_factor_without_which_b_fails_is_named(tmp_path):
 
 def test_a_spent_budget_is_told_and_names_nobody(tmp_path):
     slow = "import time; time.sleep(0.6)\n" + JOB
-    done = run(".", script(tmp_path, "b.env", {**HARMLESS, "NCCL_P2P_DISABLE": "1"}), "--json", "--figure", "took ([0-9.]+)", "--rounds", "1", "--budget", "5s",
-               "--", sys.executable, "-S", "-c", slow)
+    done = run(
+        ".",
+        script(tmp_path, "b.env", {**HARMLESS, "NCCL_P2P_DISABLE": "1"}),
+        "--json",
+        "--figure",
+        "took ([0-9.]+)",
+        "--rounds",
+        "1",
+        "--budget",
+        "5s",
+        "--",
+        sys.executable,
+        "-S",
+        "-c",
+        slow,
+    )
     document = json.loads(done.stdout)
     assert "effect-named" not in [f["id"] for f in document["findings"]] and any("budget" in f["text"] for f in document["findings"])
 
@@ -122,7 +164,19 @@ def test_harmless_differences_are_no_difference_and_are_not_walked(tmp_path):
 
 
 def test_named_groups_are_told_apart(tmp_path):
-    done = run(".", "NCCL_P2P_DISABLE=1", "--json", "--figure", "step (?P<step>[0-9.]+)|sync took (?P<sync>[0-9.]+)", "--rounds", "1", "--", sys.executable, "-c", JOB)
+    done = run(
+        ".",
+        "NCCL_P2P_DISABLE=1",
+        "--json",
+        "--figure",
+        "step (?P<step>[0-9.]+)|sync took (?P<sync>[0-9.]+)",
+        "--rounds",
+        "1",
+        "--",
+        sys.executable,
+        "-c",
+        JOB,
+    )
     ratios = {r["figure"]: r["ratio"] for r in json.loads(done.stdout)["ratios"]}
     assert ratios == {"step": pytest.approx(12 / 11), "sync": pytest.approx(2)}
 
@@ -134,7 +188,9 @@ def test_the_seconds_of_a_command_count_without_a_figure(tmp_path):
 
 
 def test_what_the_expression_catches_and_is_no_number_does_not_count():
-    done = run(".", "NCCL_MAX_CTAS=8", "--json", "--figure", "took (\\S+)", "--rounds", "1", "--", "echo", "took long\ntook 1,234.5\ntook 1e3")
+    done = run(
+        ".", "NCCL_MAX_CTAS=8", "--json", "--figure", "took (\\S+)", "--rounds", "1", "--", "echo", "took long\ntook 1,234.5\ntook 1e3"
+    )
     assert json.loads(done.stdout)["samples"][0]["figures"] == {"figure": [1234.5, 1000.0]}
 
 
@@ -147,8 +203,10 @@ def test_a_figure_that_matches_nothing_ends_ab_after_the_first_run(tmp_path):
 def test_an_expression_that_backtracks_without_end_is_ended():
     line = "aa" * 30
     jobs = {f"echo {line}": True, f"echo {line}; yes | head -c 300000": False}  # whether the search or the command was still at work
-    code = ("from nccl_runbook.launch import command; import os, sys;"
-            "s = command.run('A', ['bash', '-c', sys.argv[1]], os.environ, command.compiled(r'(?:\\w+\\s*)+: ([0-9.]+)'), 4.0); print(s.ended)")
+    code = (
+        "from nccl_runbook.launch import command; import os, sys;"
+        "s = command.run('A', ['bash', '-c', sys.argv[1]], os.environ, command.compiled(r'(?:\\w+\\s*)+: ([0-9.]+)'), 4.0); print(s.ended)"
+    )
     asked = [subprocess.Popen([sys.executable, "-c", code, job], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}) for job in jobs]
     for process, ended in zip(asked, jobs.values(), strict=True):
@@ -170,7 +228,24 @@ def test_a_secret_of_a_file_that_the_command_prints_is_not_told(tmp_path):
 
 def test_a_role_gets_its_own_environment_where_the_command_names_it():
     said = "import os; print('got', os.environ.get('NCCL_P2P_DISABLE', '9'))"
-    done = run(".", "@trainer NCCL_P2P_DISABLE=1", "--json", "--figure", "got (.)", "--rounds", "1", "--", "bash", "-c", '"$@"', "x", "{trainer}", sys.executable, "-c", said)
+    done = run(
+        ".",
+        "@trainer NCCL_P2P_DISABLE=1",
+        "--json",
+        "--figure",
+        "got (.)",
+        "--rounds",
+        "1",
+        "--",
+        "bash",
+        "-c",
+        '"$@"',
+        "x",
+        "{trainer}",
+        sys.executable,
+        "-c",
+        said,
+    )
     document = json.loads(done.stdout)
     assert [s["figures"]["figure"] for s in document["samples"]] == [[9.0], [1.0], [1.0], [9.0]]
     assert document["differences"] == [{"setting": "trainer:NCCL_P2P_DISABLE", "a": "not set", "b": "1"}]
@@ -193,11 +268,28 @@ def test_a_command_that_only_b_cannot_start_is_b_that_fails():
 
 # ---- wrong use -------------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("arguments", [
-    ("nofile.env", "."), (".", "preload:/no/libnccl.so.2", "--", "true"), (".", "pid:999999999", "--", "true"), (".", "A=1", "--figure", "x"),
-    (".", "A=1", "--figure", "(", "--", "true"), (".", "A=1", "--figure", "x", "--", "true"), (".", "A=1", "--rounds", "0", "--", "true"), (".", "'A=1", "--", "true"),
-    (".", "@trainer A=1", "--", "true"), (".", "A=1", "--budget", "soon", "--", "true"), (".", "A=1", "--fail-on", "x", "--", "true"), (".", "module:a;b", "--", "true"),
-    (".", "A=1", "--", "/no/such"), (".", "A=1", "--sync", "no/such-model"), (".", "A=1", "--collective", "gather"), (".", "log:/etc/hostname", "--", "true")])
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nofile.env", "."),
+        (".", "preload:/no/libnccl.so.2", "--", "true"),
+        (".", "pid:999999999", "--", "true"),
+        (".", "A=1", "--figure", "x"),
+        (".", "A=1", "--figure", "(", "--", "true"),
+        (".", "A=1", "--figure", "x", "--", "true"),
+        (".", "A=1", "--rounds", "0", "--", "true"),
+        (".", "'A=1", "--", "true"),
+        (".", "@trainer A=1", "--", "true"),
+        (".", "A=1", "--budget", "soon", "--", "true"),
+        (".", "A=1", "--fail-on", "x", "--", "true"),
+        (".", "module:a;b", "--", "true"),
+        (".", "A=1", "--", "/no/such"),
+        (".", "A=1", "--sync", "no/such-model"),
+        (".", "A=1", "--collective", "gather"),
+        (".", "log:/etc/hostname", "--", "true"),
+    ],
+)
 def test_wrong_use_ends_with_one_sentence(arguments):
     done = run(*arguments)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("nccl-runbook: ") and not done.stdout
@@ -206,19 +298,39 @@ def test_wrong_use_ends_with_one_sentence(arguments):
 # ---- arms ------------------------------------------------------------------------------------------------------------------------
 
 def test_arms_of_every_kind_are_read(tmp_path):
-    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --export=ALL,NCCL_IB_TC=106\nexport NCCL_DEBUG=WARN\nexport LD_LIBRARY_PATH=/opt/x:$LD_LIBRARY_PATH\n")
-    (tmp_path / "rank0.log").write_text("n1:7:7 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVL\nn1:7:7 [0] NCCL INFO NCCL_IB_SL set by environment to 1.\n")
+    (tmp_path / "job.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --export=ALL,NCCL_IB_TC=106\nexport NCCL_DEBUG=WARN\nexport LD_LIBRARY_PATH=/opt/x:$LD_LIBRARY_PATH\n"
+    )
+    (tmp_path / "rank0.log").write_text(
+        "n1:7:7 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVL\nn1:7:7 [0] NCCL INFO NCCL_IB_SL set by environment to 1.\n"
+    )
     (tmp_path / "libnccl.so.2").write_bytes(b"")
     around = {"LD_LIBRARY_PATH": "/lib", "NCCL_DEBUG": "INFO"}
     arms = reader.read(f"{tmp_path}/job.sbatch preload:{tmp_path}/libnccl.so.2", f"log:{tmp_path}/rank0.log NCCL_NET=IB", around)
-    assert arms.env([])[""] == {"NCCL_IB_TC": "106", "NCCL_DEBUG": "WARN", "LD_LIBRARY_PATH": "/opt/x:/lib", "LD_PRELOAD": f"{tmp_path}/libnccl.so.2",
-                                "NCCL_P2P_LEVEL": None, "NCCL_IB_SL": None, "NCCL_NET": None}
-    assert arms.env(arms.keys)[""] == {"NCCL_IB_TC": None, "NCCL_DEBUG": "INFO", "LD_LIBRARY_PATH": "/lib", "LD_PRELOAD": None, "NCCL_P2P_LEVEL": "NVL",
-                                       "NCCL_IB_SL": "1", "NCCL_NET": "IB"}
+    assert arms.env([])[""] == {
+        "NCCL_IB_TC": "106",
+        "NCCL_DEBUG": "WARN",
+        "LD_LIBRARY_PATH": "/opt/x:/lib",
+        "LD_PRELOAD": f"{tmp_path}/libnccl.so.2",
+        "NCCL_P2P_LEVEL": None,
+        "NCCL_IB_SL": None,
+        "NCCL_NET": None,
+    }
+    assert arms.env(arms.keys)[""] == {
+        "NCCL_IB_TC": None,
+        "NCCL_DEBUG": "INFO",
+        "LD_LIBRARY_PATH": "/lib",
+        "LD_PRELOAD": None,
+        "NCCL_P2P_LEVEL": "NVL",
+        "NCCL_IB_SL": "1",
+        "NCCL_NET": "IB",
+    }
 
 
 def test_a_process_is_a_whole_environment_but_for_what_is_its_own():
-    child = subprocess.Popen(["sleep", "60"], env={"PATH": "/bin", "NCCL_NET": "IB", "RANK": "3", "CUDA_VISIBLE_DEVICES": "3", "HOSTNAME": "n1"})
+    child = subprocess.Popen(
+        ["sleep", "60"], env={"PATH": "/bin", "NCCL_NET": "IB", "RANK": "3", "CUDA_VISIBLE_DEVICES": "3", "HOSTNAME": "n1"}
+    )
     try:
         while not Path(f"/proc/{child.pid}/environ").read_bytes():
             time.sleep(0.01)
@@ -226,7 +338,10 @@ def test_a_process_is_a_whole_environment_but_for_what_is_its_own():
     finally:
         child.kill()
         child.wait()
-    assert arms.env([])[""] == {"NCCL_NET": "IB", "NCCL_DEBUG": None} and arms.env(arms.keys)[""] == {"NCCL_NET": None, "NCCL_DEBUG": "INFO"}
+    assert arms.env([])[""] == {"NCCL_NET": "IB", "NCCL_DEBUG": None} and arms.env(arms.keys)[""] == {
+        "NCCL_NET": None,
+        "NCCL_DEBUG": "INFO",
+    }
 
 
 def test_what_one_arm_sets_for_all_holds_for_a_role_that_only_the_other_names():
@@ -236,7 +351,10 @@ def test_what_one_arm_sets_for_all_holds_for_a_role_that_only_the_other_names():
 
 
 def test_a_module_is_what_it_changes_in_a_login_shell(tmp_path):
-    (tmp_path / ".bash_profile").write_text('export NOISE=1\nmodule() { [ "$2" = brics/nccl ] || { echo "no module $2" >&2; return 1; }; export NCCL_NET=OFI LD_LIBRARY_PATH=/m __MODULES_LMALTNAME=x; unset NCCL_DEBUG; }\n')
+    (tmp_path / ".bash_profile").write_text(
+        'export NOISE=1\nmodule() { [ "$2" = brics/nccl ] || { echo "no module $2" >&2; return 1; }; export NCCL_NET=OFI LD_LIBRARY_PATH=/m'
+        " __MODULES_LMALTNAME=x; unset NCCL_DEBUG; }\n"
+    )
     around = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NCCL_DEBUG": "INFO"}
     arms = reader.read("module:brics/nccl", ".", around)
     assert arms.env([])[""] == {"NCCL_NET": "OFI", "LD_LIBRARY_PATH": "/m", "NCCL_DEBUG": None}
@@ -244,14 +362,26 @@ def test_a_module_is_what_it_changes_in_a_login_shell(tmp_path):
         reader.read("module:other", ".", around)
     (tmp_path / "job.sbatch").write_text("module load brics/nccl\nmodule load cray\nexport NCCL_IB_TC=106\n")
     loaded = reader.read(f"{tmp_path}/job.sbatch", ".", around)
-    assert loaded.env([])[""] == {"NCCL_NET": "OFI", "LD_LIBRARY_PATH": "/m", "NCCL_DEBUG": None, "NCCL_IB_TC": "106"} and list(loaded.left_out) == ["module load cray"]
+    assert loaded.env([])[""] == {"NCCL_NET": "OFI", "LD_LIBRARY_PATH": "/m", "NCCL_DEBUG": None, "NCCL_IB_TC": "106"} and list(
+        loaded.left_out
+    ) == ["module load cray"]
 
 
 def test_what_only_a_shell_can_work_out_and_secrets_stay_as_they_are(tmp_path):
-    (tmp_path / "x.sh").write_text(f"export NCCL_SOCKET_IFNAME=$(ip route)\nexport WANDB_API_KEY={CANARY}\nexport NCCL_TOPO_FILE=https://u:{CANARY}@h/x\nexport MY={CANARY}\n")
+    (tmp_path / "x.sh").write_text(
+        f"export NCCL_SOCKET_IFNAME=$(ip route)\nexport WANDB_API_KEY={CANARY}\nexport NCCL_TOPO_FILE=https://u:{CANARY}@h/x\nexport"
+        f" MY={CANARY}\n"
+    )
     (tmp_path / "x.sh").open("a").write(f"export NCCL_DEBUG_FILE=/log/{CANARY}x\nexport PRIVATE_KEY={CANARY}x\n")
     arms = reader.read(f"{tmp_path}/x.sh", ". MY_OTHER=zebra77y", {})
-    assert sorted(arms.left_out) == ["MY", "NCCL_DEBUG_FILE", "NCCL_SOCKET_IFNAME", "NCCL_TOPO_FILE", "PRIVATE_KEY", "WANDB_API_KEY"], "also by their values"
+    assert sorted(arms.left_out) == [
+        "MY",
+        "NCCL_DEBUG_FILE",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_TOPO_FILE",
+        "PRIVATE_KEY",
+        "WANDB_API_KEY",
+    ], "also by their values"
     assert arms.names[1] == ". MY_OTHER=..." and arms.env(arms.keys)[""]["MY_OTHER"] == "zebra77y"
     assert CANARY not in repr((arms, arms.differences)) and "zebra" not in repr((arms, arms.differences))
 
@@ -275,7 +405,12 @@ def test_no_secret_of_the_surroundings_or_of_a_file_is_told_anywhere(tmp_path):
     words = [sys.executable, "-S", "-c", f"import os\nprint(os.environ)\n{JOB}\nos.environ.get('NCCL_P2P_DISABLE') and os._exit(3)"]
     runs = [run(a, b, *more, "--rounds", "1", "--", *words, env=secrets) for more in (["--json"], ["--html", str(page)])]
     text = "".join(r.stdout + r.stderr for r in runs) + page.read_text()
-    assert "arm-fails" in text and "exit code 3" in text and CANARY + "a" not in text and "canarysettingc" not in "".join(r.stderr for r in runs)
+    assert (
+        "arm-fails" in text
+        and "exit code 3" in text
+        and CANARY + "a" not in text
+        and "canarysettingc" not in "".join(r.stderr for r in runs)
+    )
     hidden, = (d for d in json.loads(runs[0].stdout)["differences"] if d["setting"] == "MY_SETTING")
     assert hidden["a"] == hidden["b"] and hidden["a"] not in ("", "not set"), "that there is a value is not hidden"
 
@@ -293,14 +428,21 @@ def alive(mark: str) -> list[int]:
 
 
 # a worker that left the session, as torchrun's do, and ignores SIGTERM
-STUBBORN = "import os, signal, subprocess, sys, time\nif len(sys.argv) < 3:\n subprocess.Popen([*sys.orig_argv, 'worker'], start_new_session=True)\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(600)"
+STUBBORN = (
+    "import os, signal, subprocess, sys, time\nif len(sys.argv) < 3:\n subprocess.Popen([*sys.orig_argv, 'worker'],"
+    " start_new_session=True)\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(600)"
+)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_of_the_command_outlives_a_killed_runner(how):
     mark = f"mark{os.getpid()}{how}"
-    runner = subprocess.Popen([sys.executable, "-m", "nccl_runbook", "ab", ".", "A=1", "--", sys.executable, "-c", STUBBORN, mark], env=CLEAN,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "nccl_runbook", "ab", ".", "A=1", "--", sys.executable, "-c", STUBBORN, mark],
+        env=CLEAN,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     until = time.monotonic() + 20
     while len(alive(mark)) < 3 and time.monotonic() < until:  # the supervisor, the command, its worker
         time.sleep(0.1)
@@ -338,16 +480,38 @@ def test_a_command_that_does_not_end_is_ended_at_its_deadline():
 
 def test_a_collective_and_a_weight_sync_are_compared_in_real_ranks(engine):
     arms = reader.read(".", "GLOO_SOCKET_IFNAME=lo", {})
-    spec = {"name": "tiny", "dtype": "float32", "head": [["a", [64, 64]]], "layer": [], "tail": [], "layers": 1, "layers_of": 1, "prefix": "x.{i}."}
+    spec = {
+        "name": "tiny",
+        "dtype": "float32",
+        "head": [["a", [64, 64]]],
+        "layer": [],
+        "tail": [],
+        "layers": 1,
+        "layers_of": 1,
+        "prefix": "x.{i}.",
+    }
     for made in (compare.of_collective(engine, [None, None], "all_reduce", 4096), compare.of_sync(engine, [None, None], spec, "gloo-flat")):
         seen = compare.collect(arms, 60, lambda made=made: made, rules.walk, 1)
-        assert [s.arm for s in seen.samples] == list("ABBA") and all(s.passed for s in seen.samples) and rules_ratio.ratio(seen, rules_ratio.names(seen)[0]).n == 2
+        assert (
+            [s.arm for s in seen.samples] == list("ABBA")
+            and all(s.passed for s in seen.samples)
+            and rules_ratio.ratio(seen, rules_ratio.names(seen)[0]).n == 2
+        )
         assert TypeAdapter(Comparison | Gap).validate_python(to_json(seen)) == seen
 
 
 def test_a_role_of_a_weight_sync_or_a_collective_gets_its_own_environment(engine):
     """The interface that names nothing reaches the engine alone, so only its rank fails; rank0 of a collective gets a fresh interpreter."""
-    spec = {"name": "tiny", "dtype": "float32", "head": [["a", [8, 8]]], "layer": [], "tail": [], "layers": 1, "layers_of": 1, "prefix": "x.{i}."}
+    spec = {
+        "name": "tiny",
+        "dtype": "float32",
+        "head": [["a", [8, 8]]],
+        "layer": [],
+        "tail": [],
+        "layers": 1,
+        "layers_of": 1,
+        "prefix": "x.{i}.",
+    }
     sync = compare.of_sync(engine, [None, None], spec, "gloo-flat")
     assert sync.roles == ["trainer", "engine"] and sync.run("A", reader.read(".", "@engine NCCL_DEBUG=INFO", {}).env([]), 60).passed
     arms = reader.read(".", "@engine GLOO_SOCKET_IFNAME=nope0", {})
@@ -361,7 +525,9 @@ def test_a_role_of_a_weight_sync_or_a_collective_gets_its_own_environment(engine
 def test_ranks_that_fail_in_one_arm_are_told_with_their_words(engine):
     arms = reader.read(".", "GLOO_SOCKET_IFNAME=nope0", {})
     seen = compare.collect(arms, 90, lambda: compare.of_collective(engine, [None, None], "all_reduce", 4), rules.walk, 1)
-    assert rules_ratio.one_fails(seen) == "B" and any(f.id == "arm-fails" and "nope0" in str(f.evidence) for f in rules.judge(seen, NOT_RUN))
+    assert rules_ratio.one_fails(seen) == "B" and any(
+        f.id == "arm-fails" and "nope0" in str(f.evidence) for f in rules.judge(seen, NOT_RUN)
+    )
 
 
 # ---- what the figures prove --------------------------------------------------------------------------------------------------------
@@ -375,8 +541,13 @@ def test_a_command_ends_when_whoever_waits_is_told_to_stop():
 
 def made(*figures: float | str, walk=NOT_RUN, **changes) -> Comparison:
     """Runs A B B A ... with these figures; a text is how a run failed."""
-    samples = [Sample(arm, {} if isinstance(f, str) else {"t": [f]}, f if isinstance(f, str) else "passed", 1.0) for arm, f in zip("ABBA" * 9, figures)]
-    return dataclasses.replace(Comparison("x", "s", False, [".", "b"], [Difference("X", "not set", "1")], {}, len(figures), [], samples, walk), **changes)
+    samples = [
+        Sample(arm, {} if isinstance(f, str) else {"t": [f]}, f if isinstance(f, str) else "passed", 1.0)
+        for arm, f in zip("ABBA" * 9, figures)
+    ]
+    return dataclasses.replace(
+        Comparison("x", "s", False, [".", "b"], [Difference("X", "not set", "1")], {}, len(figures), [], samples, walk), **changes
+    )
 
 
 def ids(c: Comparison) -> dict[str, Severity]:
@@ -401,7 +572,10 @@ def test_arm_fails_fires_when_one_never_passes_and_comparison_inconclusive_when_
 
 
 def test_what_nccl_says_of_each_arm_stands_beside_the_figures():
-    warm = [Sample("A", {"t": [1]}, "passed", 1, [], ["via P2P/CUMEM"]), Sample("B", {"t": [9]}, "passed", 1, [], ["via SHM/direct", "NCCL_P2P_DISABLE=1"])]
+    warm = [
+        Sample("A", {"t": [1]}, "passed", 1, [], ["via P2P/CUMEM"]),
+        Sample("B", {"t": [9]}, "passed", 1, [], ["via SHM/direct", "NCCL_P2P_DISABLE=1"]),
+    ]
     finding, = rules.judge(made(1, 9, 9, 1, 1, 9, 9, 1, warm_up=warm), NOT_RUN)
     assert [e.text for e in finding.evidence] == ["A: via P2P/CUMEM", "B: via SHM/direct, NCCL_P2P_DISABLE=1"]
 

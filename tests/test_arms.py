@@ -83,8 +83,18 @@ def test_a_halving_without_an_answer_says_whether_the_budget_cut_it(own_engine, 
 
 
 def test_what_says_which_gpus_and_what_keeps_nvls_off_is_never_taken_out():
-    assert arms.steering({"CUDA_VISIBLE_DEVICES": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "INFO", "NCCL_RUNBOOK_RUN_DIR": "/x", "PATH": "/bin",
-                          "NCCL_VERSION": "2.28.3-1", "LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}) == {"LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}
+    assert arms.steering(
+        {
+            "CUDA_VISIBLE_DEVICES": "0",
+            "NCCL_NVLS_ENABLE": "0",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_RUNBOOK_RUN_DIR": "/x",
+            "PATH": "/bin",
+            "NCCL_VERSION": "2.28.3-1",
+            "LD_LIBRARY_PATH": "/usr/lib",
+            "NCCL_P2P_DISABLE": "1",
+        }
+    ) == {"LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}
 
 
 def test_one_rank_has_no_transport(engine):
@@ -98,7 +108,11 @@ def test_one_rank_that_fails_is_tried_without_its_variables_and_nothing_else(own
     found, = transports.judge_transports(made)
     assert made.arms == [] and made.guilty.variables == {"GLOO_SOCKET_IFNAME": "rail7"} and not made.control_after.passed
     assert (found.id, found.cause, found.status) == ("variable-at-fault", "socket-interface-wrong", "established")
-    assert found.title.startswith("GLOO_SOCKET_IFNAME=rail7: 1 rank ") and found.tried and found.remedy[0].lines == ("unset GLOO_SOCKET_IFNAME",)
+    assert (
+        found.title.startswith("GLOO_SOCKET_IFNAME=rail7: 1 rank ")
+        and found.tried
+        and found.remedy[0].lines == ("unset GLOO_SOCKET_IFNAME",)
+    )
 
 
 class Planted(Engine):
@@ -126,14 +140,26 @@ class Planted(Engine):
     def _planted(self, request):
         env = self.env_of(request)
         bad = self.fails(self.carried(env), env)
-        args = ["--ops", "no-such-op" if bad else "all_reduce", "--sizes", "4,65536", "--repeats", request.args[request.args.index("--repeats") + 1]]
+        args = [
+            "--ops",
+            "no-such-op" if bad else "all_reduce",
+            "--sizes",
+            "4,65536",
+            "--repeats",
+            request.args[request.args.index("--repeats") + 1],
+        ]
         steering = {k: v for k, v in request.env.items() if k.startswith("NCCL_")}
         return dataclasses.replace(request, devices=[None] * len(request.devices), args=args, env=steering, stall_s=None)
 
     def _logged(self, world, request):
         env = self.env_of(request)
-        return dataclasses.replace(world, request=request, transports={self.carried(env): 4}, set_by_environment=[f"{k}={v}" for k, v in env.items()],
-                                   algorithms={"algo RING": 4, "proto SIMPLE": 4, **({} if env.get("NCCL_PROTO") else {"proto LL": 4})})
+        return dataclasses.replace(
+            world,
+            request=request,
+            transports={self.carried(env): 4},
+            set_by_environment=[f"{k}={v}" for k, v in env.items()],
+            algorithms={"algo RING": 4, "proto SIMPLE": 4, **({} if env.get("NCCL_PROTO") else {"proto LL": 4})},
+        )
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +200,9 @@ def test_a_p2p_that_fails_is_named_and_its_way_round_is_repeated_and_priced(plan
     assert [(f.id, f.cause, f.status) for f in found] == [("transport-at-fault", "p2p-broken-acs-iommu", "likely")], found
     assert names.count("control") == 2 and names.count("P2P off") == 2 and made["P2P off"].busbw_gb_per_s("all_reduce")
     assert "P2P below one PCIe switch" not in names  # as P2P over NVLink only fails already
-    assert "P2P and SHM off" not in names and [a.trial for a in made.arms if a.name == "P2P and SHM off"] == [Gap("not-run", "runs only if the test P2P off fails")]
+    assert "P2P and SHM off" not in names and [a.trial for a in made.arms if a.name == "P2P and SHM off"] == [
+        Gap("not-run", "runs only if the test P2P off fails")
+    ]
     assert "GB/s" in found[0].remedy[-1].text and found[0].remedy[0].who == "the administrator"
 
 
@@ -220,7 +248,12 @@ def test_a_variable_that_fails_is_named_before_any_transport(planted, monkeypatc
     monkeypatch.setenv("NCCL_FINE", "1")
     _, found, names = judged(planted, lambda carried, env: "NCCL_BAD" in env)
     assert [(f.id, f.cause, f.status) for f in found] == [("variable-at-fault", "env-conflict", "established")]
-    assert "NCCL_BAD=1" in found[0].title and "NCCL_FINE" not in found[0].title and "simple protocol only" not in names and names.count("clean") == 2
+    assert (
+        "NCCL_BAD=1" in found[0].title
+        and "NCCL_FINE" not in found[0].title
+        and "simple protocol only" not in names
+        and names.count("clean") == 2
+    )
 
 
 def test_a_variable_without_which_it_passes_only_once_is_not_accused(planted, monkeypatch):
@@ -229,7 +262,11 @@ def test_a_variable_without_which_it_passes_only_once_is_not_accused(planted, mo
     without = []
     made, found, names = judged(planted, lambda carried, env: "NCCL_INNOCENT" in env or bool(without.append(env) or len(without) > 1))
     assert names.count("clean") == 2 and not made.clean.trial.passed and made.clean.trial.again.passed and isinstance(made.guilty, Gap)
-    assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and "clean" in found[0].evidence[-1].text and "NCCL_INNOCENT" not in found[0].title
+    assert (
+        [(f.id, f.cause) for f in found] == [("control-fails", None)]
+        and "clean" in found[0].evidence[-1].text
+        and "NCCL_INNOCENT" not in found[0].title
+    )
 
 
 def test_an_arm_that_passes_once_of_twice_beside_a_failing_control_is_no_cure_and_no_failure(planted):
@@ -237,7 +274,11 @@ def test_an_arm_that_passes_once_of_twice_beside_a_failing_control_is_no_cure_an
     made, found, _ = judged(planted, lambda carried, env: env.get("NCCL_CUMEM_ENABLE") != "0" or bool(tried.append(env) or len(tried) > 1))
     assert outcomes(made)["cuMem off"] == "passed 1 of 2" and ("passed 1 of 2", "warn") in [
         (c.text, c.tone) for row in arms_table(made).rows for c in row]
-    assert (found[0].id, found[0].cause) == ("control-fails", None) and "cuMem off" in found[0].evidence[-1].text and not not_the_transport(found[0])
+    assert (
+        (found[0].id, found[0].cause) == ("control-fails", None)
+        and "cuMem off" in found[0].evidence[-1].text
+        and not not_the_transport(found[0])
+    )
 
 
 def test_the_user_s_own_switch_is_not_tried_again(planted, monkeypatch):

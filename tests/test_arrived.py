@@ -28,7 +28,11 @@ LAYER = {"self_attn.q_proj.weight": (QUERY, HIDDEN), "self_attn.k_proj.weight": 
 
 def trainer(seed=1):
     made = torch.Generator().manual_seed(seed)
-    shapes = {"model.embed_tokens.weight": (VOCAB, HIDDEN), **{f"model.layers.{i}.{n}": s for i in (0, 1) for n, s in LAYER.items()}, "model.norm.weight": (HIDDEN,)}
+    shapes = {
+        "model.embed_tokens.weight": (VOCAB, HIDDEN),
+        **{f"model.layers.{i}.{n}": s for i in (0, 1) for n, s in LAYER.items()},
+        "model.norm.weight": (HIDDEN,),
+    }
     return {name: torch.randn(shape, generator=made).to(torch.bfloat16) for name, shape in shapes.items()}
 
 
@@ -75,7 +79,11 @@ def test_what_an_engine_fuses_cuts_and_pads_is_the_same(compared, ranks):
     arrival = compared(held, *(engine(held, rank, ranks) for rank in range(ranks)))
     assert wrong(arrival) == [] and arrival.ranks == ranks and len(arrival.pairs) == 2 + 2 * 8
     loose = {p.engine[0].split(".", 3)[-1] for p in arrival.pairs if p.said == "same-rows-in-any-order"}
-    assert loose == (set() if ranks == 1 else {"self_attn.qkv_proj.weight", "self_attn.qkv_proj.bias", "mlp.gate_up_proj.weight", "moe.experts.w13_weight"})
+    assert loose == (
+        set()
+        if ranks == 1
+        else {"self_attn.qkv_proj.weight", "self_attn.qkv_proj.bias", "mlp.gate_up_proj.weight", "moe.experts.w13_weight"}
+    )
     found = judge(arrival)[0]
     assert (found.id, found.severity) == ("weights-arrived", Severity.NOTE if loose else Severity.OK) and not arrival_table(arrival).rows
 
@@ -85,7 +93,9 @@ def test_the_other_way_round_and_a_tied_head_are_the_same(compared):
     assert wrong(compared(engine(held), held)) == [("model.embed_tokens.weight", "shape")], "the engine may pad, the trainer not"
     assert wrong(compared({**held, "lm_head.weight": held["model.embed_tokens.weight"]}, held)) == []
     assert wrong(compared(held, {**held, "lm_head.weight": held["model.embed_tokens.weight"]})) == []
-    assert wrong(compared({**held, "lm_head.weight": held["model.embed_tokens.weight"] + 1}, held)) == [("model.embed_tokens.weight", "values")]
+    assert wrong(compared({**held, "lm_head.weight": held["model.embed_tokens.weight"] + 1}, held)) == [
+        ("model.embed_tokens.weight", "values")
+    ]
 
 
 def test_wrappers_of_torch_are_no_difference(compared):
@@ -104,14 +114,24 @@ def flip(tensor):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize(("name", "change", "said"), [
-    ("model.layers.1.self_attn.qkv_proj.weight", flip, "values"), ("model.layers.0.moe.experts.w2_weight", flip, "values"),
-    ("model.layers.1.mlp.down_proj.weight", lambda t: t.flip(0), "values"), ("model.layers.1.mlp.down_proj.weight", lambda t: t.flip(1), "values"),
-    ("model.norm.weight", lambda t: t.to(torch.float16), "dtype"), ("model.layers.0.input_layernorm.weight", lambda t: t[:-1], "shape"),
-    ("model.embed_tokens.weight", lambda t: t[:-14], "shape"), ("model.layers.0.self_attn.qkv_proj.bias", torch.zeros_like, "values")])
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("model.layers.1.self_attn.qkv_proj.weight", flip, "values"),
+        ("model.layers.0.moe.experts.w2_weight", flip, "values"),
+        ("model.layers.1.mlp.down_proj.weight", lambda t: t.flip(0), "values"),
+        ("model.layers.1.mlp.down_proj.weight", lambda t: t.flip(1), "values"),
+        ("model.norm.weight", lambda t: t.to(torch.float16), "dtype"),
+        ("model.layers.0.input_layernorm.weight", lambda t: t[:-1], "shape"),
+        ("model.embed_tokens.weight", lambda t: t[:-14], "shape"),
+        ("model.layers.0.self_attn.qkv_proj.bias", torch.zeros_like, "values"),
+    ],
+)
 def test_what_did_not_arrive_is_named_with_what_differs(compared, ranks, name, change, said):
     held = trainer()
-    arrival = compared(held, *(changed(engine(held, r, ranks), name, change) if r == ranks - 1 else engine(held, r, ranks) for r in range(ranks)))
+    arrival = compared(
+        held, *(changed(engine(held, r, ranks), name, change) if r == ranks - 1 else engine(held, r, ranks) for r in range(ranks))
+    )
     assert wrong(arrival) == [(name, said)]
     assert judge(arrival)[0].id == "weights-differ" and name in judge(arrival)[0].title and len(arrival_table(arrival).rows) == 1
 
@@ -125,7 +145,9 @@ def test_stale_weights_and_names_that_are_swapped_or_missing(compared):
     fused = engine(held)
     del fused["model.layers.1.self_attn.qkv_proj.weight"]
     assert wrong(compared(held, fused)) == [(f"model.layers.1.self_attn.{p}_proj.weight", "absent") for p in "qkv"]
-    assert wrong(compared(held, engine(held, 0, 2), {n: t for n, t in engine(held, 1, 2).items() if n != "model.norm.weight"})) == [("model.norm.weight", "absent")]
+    assert wrong(compared(held, engine(held, 0, 2), {n: t for n, t in engine(held, 1, 2).items() if n != "model.norm.weight"})) == [
+        ("model.norm.weight", "absent")
+    ]
 
 
 def test_a_trainer_that_keeps_more_is_compared_as_the_engine_holds_it(tmp_path):
@@ -140,7 +162,9 @@ def test_a_trainer_that_keeps_more_is_compared_as_the_engine_holds_it(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "b.json"]
 
 
-matrices = st.tuples(st.integers(1, 6), st.integers(1, 6), st.sampled_from([torch.bfloat16, torch.float32, torch.int8, torch.float64]), st.integers(0, 9))
+matrices = st.tuples(
+    st.integers(1, 6), st.integers(1, 6), st.sampled_from([torch.bfloat16, torch.float32, torch.int8, torch.float64]), st.integers(0, 9)
+)
 
 
 def held_of(tensor):
@@ -170,8 +194,23 @@ def test_sums_are_equal_only_where_all_bits_are(one, other):
     assert (digest.sums(rows) == digest.sums(a)) == torch.equal(rows, a)
 
 
-names = st.lists(st.sampled_from(["a.q_proj.weight", "a.k_proj.weight", "a.v_proj.weight", "a.qkv_proj.weight", "x.experts.w13_weight", "lm_head.weight",
-                                  "x.experts.gate_up_proj", "x.experts.0.gate_proj.weight", "x.experts.0.up_proj.weight", "model.embed_tokens.weight"]), unique=True)
+names = st.lists(
+    st.sampled_from(
+        [
+            "a.q_proj.weight",
+            "a.k_proj.weight",
+            "a.v_proj.weight",
+            "a.qkv_proj.weight",
+            "x.experts.w13_weight",
+            "lm_head.weight",
+            "x.experts.gate_up_proj",
+            "x.experts.0.gate_proj.weight",
+            "x.experts.0.up_proj.weight",
+            "model.embed_tokens.weight",
+        ]
+    ),
+    unique=True,
+)
 
 
 @given(names, names)
@@ -181,7 +220,12 @@ def test_no_tensor_of_either_side_is_passed_over(a, b):
     assert {n for one, _ in pairs for n in one} == {*a} and {n for _, other in pairs for n in other} == {*b}
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3)))
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    )
+)
 def test_whatever_a_file_holds_it_is_read_or_refused_in_one_sentence(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.json"
     for document in (content, {"tensors": content}, {"tensors": {"a": content}}, {"tensors": {"a": ["x", content, ["0", "0", "0"]]}}):
@@ -199,7 +243,12 @@ def arrived(*arguments):
 def test_the_command_ends_with_0_3_or_2(tmp_path):
     held = trainer()
     paths = {name: tmp_path / f"{name}.json" for name in ("trainer", "good", "bad", "other")}
-    for name, tensors in (("trainer", held), ("good", engine(held)), ("bad", changed(engine(held), "model.norm.weight", flip)), ("other", {"w": held["model.norm.weight"]})):
+    for name, tensors in (
+        ("trainer", held),
+        ("good", engine(held)),
+        ("bad", changed(engine(held), "model.norm.weight", flip)),
+        ("other", {"w": held["model.norm.weight"]}),
+    ):
         digest.save(tensors.items(), str(paths[name]))
     assert arrived(paths["trainer"], paths["good"]).returncode == 0
     bad = arrived(paths["trainer"], paths["bad"], "--json")
@@ -215,6 +264,8 @@ def test_the_file_to_copy_needs_nothing_of_ours(tmp_path):
     copied = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(copied)
     assert not re.search(r"nccl_runbook\.|from nccl_runbook", source.read_text())
-    copied.save([("a", torch.ones(3, dtype=torch.bfloat16)), ("scalar", torch.tensor(1.5)), ("empty", torch.zeros(0, 4))], str(tmp_path / "a.json"))
+    copied.save(
+        [("a", torch.ones(3, dtype=torch.bfloat16)), ("scalar", torch.tensor(1.5)), ("empty", torch.zeros(0, 4))], str(tmp_path / "a.json")
+    )
     assert {n: t[:2] for n, t in json.loads((tmp_path / "a.json").read_text())["tensors"].items()} == {
         "a": ["bfloat16", [3]], "scalar": ["float32", []], "empty": ["float32", [0, 4]]}

@@ -15,7 +15,10 @@ from nccl_runbook.logs.encoding import as_utf8, encoding
 from nccl_runbook.logs.kind import damaged
 from warm_cli import read_cli
 
-OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.27 GiB. GPU 3 has a total capacity of 79.11 GiB of which 4.12 GiB is free.\n"
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.27 GiB. GPU 3 has a total capacity of 79.11 GiB of which 4.12 GiB is"
+    " free.\n"
+)
 SCRIPT = "#!/bin/bash\nexport NCCL_P2P_LEVEL=FOO\ntorchrun --nproc-per-node=8 t.py\n"
 CODES = ("utf-16", "utf-16-le", "utf-16-be", "utf-8-sig", "utf-32")
 
@@ -51,7 +54,10 @@ def test_a_cut_archive_is_read_up_to_the_cut_and_says_so(tmp_path):
     assert (found["verdict"], found["exit_code"]) == ("unknown", 4) and "bad.gz" in found["sentence"] and "damaged" in found["sentence"]
 
 
-@pytest.mark.parametrize(("text", "place"), [('{"a": {}', "line 1"), ('{\n"a": [1,\n}', "line 3"), ('{"a": 1}\n{"a"', ""), ('{"a": 1}', ""), ("no", ""), ("", "")])
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [('{"a": {}', "line 1"), ('{\n"a": [1,\n}', "line 3"), ('{"a": 1}\n{"a"', ""), ('{"a": 1}', ""), ("no", ""), ("", "")],
+)
 def test_a_broken_json_is_named_with_its_line(tmp_path, text, place):
     assert (place in damaged(text.encode())) if place else damaged(text.encode()) == ""
     (tmp_path / "x.json").write_text(text)
@@ -59,7 +65,11 @@ def test_a_broken_json_is_named_with_its_line(tmp_path, text, place):
 
 
 def test_a_broken_yaml_is_named_with_its_line_and_a_template_or_a_second_document_is_none(tmp_path):
-    texts = {"bad": "a: 1\nb: [c\n", "template": "a: {{ .Values.x }}\nenv:\n  NCCL_DEBUG: INFO\n", "two": "a: 1\n---\nenv:\n  NCCL_DEBUG: INFO\n"}
+    texts = {
+        "bad": "a: 1\nb: [c\n",
+        "template": "a: {{ .Values.x }}\nenv:\n  NCCL_DEBUG: INFO\n",
+        "two": "a: 1\n---\nenv:\n  NCCL_DEBUG: INFO\n",
+    }
     for name, text in texts.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     found = diagnosed(tmp_path / "bad.yaml")
@@ -88,8 +98,14 @@ def test_a_script_of_40_000_exports_is_read_in_two_seconds(tmp_path):
 
 def test_a_page_that_another_node_wrote_meanwhile_stays(tmp_path):
     """The same command on two nodes, with one name on a shared disk."""
-    with subprocess.Popen([sys.executable, "-m", "nccl_runbook", "diagnose", "-", "--html", "hang.html"], cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as slow:
+    with subprocess.Popen(
+        [sys.executable, "-m", "nccl_runbook", "diagnose", "-", "--html", "hang.html"],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as slow:
         slow.stdin.write(OOM)
         slow.stdin.flush()
         time.sleep(4)  # it has begun by then, and waits for the end of its input
@@ -101,10 +117,21 @@ def test_a_page_that_another_node_wrote_meanwhile_stays(tmp_path):
     assert len([*tmp_path.glob("*.html")]) == 2
 
 
-@pytest.mark.parametrize(("words", "meant"), [
-    (("diagnose", "--htlm", "x"), "--html"), (("diagnose", "--gpu", "8"), "--gpus"), (("look", "--htlm"), "--html"), (("look", "-html", "x"), "--html"),
-    (("run", "--stpe", "03"), "--step"), (("sync", "--modle=x"), "--model"), (("env", "--jsno"), "--json"), (("hosts", "--fail_on", "never"), "--fail-on"),
-    (("dev", "gym", "--hlep"), "--help"), (("plan", "x", "--qqqqqqq"), "")])
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("diagnose", "--htlm", "x"), "--html"),
+        (("diagnose", "--gpu", "8"), "--gpus"),
+        (("look", "--htlm"), "--html"),
+        (("look", "-html", "x"), "--html"),
+        (("run", "--stpe", "03"), "--step"),
+        (("sync", "--modle=x"), "--model"),
+        (("env", "--jsno"), "--json"),
+        (("hosts", "--fail_on", "never"), "--fail-on"),
+        (("dev", "gym", "--hlep"), "--help"),
+        (("plan", "x", "--qqqqqqq"), ""),
+    ],
+)
 def test_the_nearest_option_is_named(words, meant):
     done = read_cli(*words)
     assert done.returncode == 2 and done.stdout == "" and (f"did you mean {meant}?" in done.stderr) == bool(meant)

@@ -41,7 +41,14 @@ def test_what_was_not_measured_is_never_met(tmp_path: Path) -> None:
 
 
 def test_a_section_that_was_not_measured_is_named() -> None:
-    assert repr(as_table(not_measured("bandwidth", "needs two GPUs"))).splitlines()[-1].split() == ["bandwidth", "not", "measured", "needs", "two", "GPUs"]
+    assert repr(as_table(not_measured("bandwidth", "needs two GPUs"))).splitlines()[-1].split() == [
+        "bandwidth",
+        "not",
+        "measured",
+        "needs",
+        "two",
+        "GPUs",
+    ]
 
 
 def test_programs_that_are_built_already_are_taken(tmp_path: Path) -> None:

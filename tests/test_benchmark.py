@@ -33,7 +33,9 @@ def test_every_cause_has_three_samples_and_labels_are_causes() -> None:
 def test_the_tool_does_not_fall_behind_on_the_samples(capsys: pytest.CaptureFixture[str]) -> None:
     reports.main(["--json"])
     scores = json.loads(capsys.readouterr().out)["scores"]
-    assert {q: scores[q][0] for q in LEAST if scores[q][0] < LEAST[q]} == {} and {q: scores[q][0] for q in MOST if scores[q][0] > MOST[q]} == {}
+    assert {q: scores[q][0] for q in LEAST if scores[q][0] < LEAST[q]} == {} and {
+        q: scores[q][0] for q in MOST if scores[q][0] > MOST[q]
+    } == {}
 
 
 def test_addresses_are_labelled_once_and_hold_no_text() -> None:
@@ -47,7 +49,9 @@ def test_addresses_are_labelled_once_and_hold_no_text() -> None:
 
 def test_other_taxonomies_are_mapped_to_causes() -> None:
     rows = list(csv.DictReader((HERE / "taxonomies.tsv").open(), delimiter="\t"))
-    assert {row["taxonomy"] for row in rows} == {"torchcomms", "NVRx"} and len({(row["taxonomy"], row["name"]) for row in rows}) == len(rows)
+    assert {row["taxonomy"] for row in rows} == {"torchcomms", "NVRx"} and len({(row["taxonomy"], row["name"]) for row in rows}) == len(
+        rows
+    )
     assert all(set(row["causes"].split()) <= set(causes()) and (row["causes"] or row["remark"]) for row in rows)
 
 
@@ -70,23 +74,33 @@ def test_what_counts_as_a_hit(answer: list[dict[str, Any]], hits: set[str]) -> N
 def test_a_healthy_run_is_no_fault_and_an_undecidable_report_only_can_be_wrong() -> None:
     healthy, open_case = {**CASE, "cause": "benign", "also": []}, {**CASE, "cause": "undecidable", "also": []}
     sure = [{"id": "nccl-bug", "sure": True}]
-    assert reports.scores([reports.result(healthy, sure), reports.result(open_case, [])]) == {"likely or established, and wrong": [1, 2], "healthy runs accused": [1, 1]}
+    assert reports.scores([reports.result(healthy, sure), reports.result(open_case, [])]) == {
+        "likely or established, and wrong": [1, 2],
+        "healthy runs accused": [1, 1],
+    }
 
 
 def test_another_command_is_scored_by_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = tmp_path / "tool.py"
-    tool.write_text("import json, sys\ntext = open(sys.argv[-1]).read()\nprint(json.dumps({'causes': [{'id': 'peer-crashed', 'sure': 'Traceback' in text}]}))\n")
+    tool.write_text(
+        "import json, sys\ntext = open(sys.argv[-1]).read()\nprint(json.dumps({'causes': [{'id': 'peer-crashed', 'sure': 'Traceback' in"
+        " text}]}))\n"
+    )
     reports.main(["--tool", f"{sys.executable} {tool}", "--json"])
     document = json.loads(capsys.readouterr().out)
     first = [case["id"] for case in document["cases"] if case["first"]]
-    assert [case["id"] for case in document["cases"] if case["cause"] == "peer-crashed"] == first and document["scores"]["cause first"][0] == len(first) > 0
+    assert [case["id"] for case in document["cases"] if case["cause"] == "peer-crashed"] == first and document["scores"]["cause first"][
+        0
+    ] == len(first) > 0
     with pytest.raises(SystemExit, match="no JSON"):
         reports.command("true")(tool)
 
 
 def test_reports_are_read_from_a_folder_that_the_user_filled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = next(json.loads(line) for line in (HERE / "reports.jsonl").read_text().splitlines() if "shm-too-small" in line)
-    (tmp_path / f"{row['id']}.report.txt").write_text("NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device (28)\n")
+    (tmp_path / f"{row['id']}.report.txt").write_text(
+        "NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device (28)\n"
+    )
     reports.main([str(tmp_path), "--json"])
     case, = json.loads(capsys.readouterr().out)["cases"]
     assert case["id"] == row["id"] and case["first"] and case["half"] == reports.half(row["url"])

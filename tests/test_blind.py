@@ -1,4 +1,5 @@
-"""Faults that come from outside, while the real notebooks run: the verdict names the cause and the rank. Over Gloo here, over NCCL in tests/gpu."""
+"""Faults that come from outside, while the real notebooks run: the verdict names the cause and the rank. Over Gloo here, over NCCL in
+tests/gpu."""
 from __future__ import annotations
 
 import html
@@ -26,15 +27,35 @@ from warm_cli import read_cli
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str, list[int]]]:
-    """Each fault: exit code, what was printed, the errors, and the ranks that were hit. The runs are at work at the same time: mostly, they wait."""
+    """Each fault: exit code, what was printed, the errors, and the ranks that were hit. The runs are at work at the same time: mostly,
+    they wait."""
     def start(fault: str, *more: str, **options: Any) -> subprocess.Popen[str]:
-        return start_cli("run", "--step", "03-fewer-gpus", *more, "--python", sys.executable, "--out", tmp_path_factory.mktemp(fault) / "run", "--json", cwd=ROOT, **options)
+        return start_cli(
+            "run",
+            "--step",
+            "03-fewer-gpus",
+            *more,
+            "--python",
+            sys.executable,
+            "--out",
+            tmp_path_factory.mktemp(fault) / "run",
+            "--json",
+            cwd=ROOT,
+            **options,
+        )
 
     two = ("-p", "max_ranks", "2")
-    with start("stop", *two) as stopped, start("kill", *two) as killed, Injector(stopped.pid, "stop", size=2, rank=1, after_s=0.0) as stops, \
-            Injector(killed.pid, "kill", size=2, rank=1, after_s=0.0) as kills, \
-            start("interface", "--step", "02-environment", "--step", "04-transports", env={**os.environ, "GLOO_SOCKET_IFNAME": "rail7"}) as interface, \
-            start("variable", env={**os.environ, "TORCH_DISTRIBUTED_DEBUG": "LOUD"}) as variable, ThreadPoolExecutor(4) as pool:
+    with (
+        start("stop", *two) as stopped,
+        start("kill", *two) as killed,
+        Injector(stopped.pid, "stop", size=2, rank=1, after_s=0.0) as stops,
+        Injector(killed.pid, "kill", size=2, rank=1, after_s=0.0) as kills,
+        start(
+            "interface", "--step", "02-environment", "--step", "04-transports", env={**os.environ, "GLOO_SOCKET_IFNAME": "rail7"}
+        ) as interface,
+        start("variable", env={**os.environ, "TORCH_DISTRIBUTED_DEBUG": "LOUD"}) as variable,
+        ThreadPoolExecutor(4) as pool,
+    ):
         runs = {"stop": stopped, "kill": killed, "interface": interface, "variable": variable}
         said = pool.map(lambda run: run.communicate(timeout=200), runs.values())
         hits = {"stop": stops.hit, "kill": kills.hit}
@@ -42,8 +63,12 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", r"rank 1: .*\bsignal 9\b")])
-def test_a_rank_that_somebody_stops_or_kills_is_named(ended: dict[str, tuple[int, str, str, list[int]]], fault: str, cause: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", r"rank 1: .*\bsignal 9\b")]
+)
+def test_a_rank_that_somebody_stops_or_kills_is_named(
+    ended: dict[str, tuple[int, str, str, list[int]]], fault: str, cause: str, says: str
+) -> None:
     code, said, errors, hit = ended[fault]
     found = json.loads(said)["causes"][0]
     assert code == 3 and len(hit) == 2, (errors, said[:2000])
@@ -64,7 +89,9 @@ def test_an_interface_that_does_not_exist_is_named_and_the_cure_is_proven(ended:
 
 
 @pytest.mark.slow
-def test_a_variable_with_which_torch_cannot_be_imported_is_broken_and_not_unknown(ended: dict[str, tuple[int, str, str, list[int]]]) -> None:
+def test_a_variable_with_which_torch_cannot_be_imported_is_broken_and_not_unknown(
+    ended: dict[str, tuple[int, str, str, list[int]]],
+) -> None:
     code, said, errors, _ = ended["variable"]
     document = json.loads(said)
     assert (code, document["verdict"]) == (3, "broken") and "TORCH_DISTRIBUTED_DEBUG" in document["sentence"], errors
@@ -89,5 +116,7 @@ def test_the_stand_in_for_nvml_breaks_one_call_and_passes_the_others_on(tmp_path
              "try: n.nvmlDeviceGetHandleByIndex(0)\nexcept n.NVMLError as e: print(e)")
     with fake_nvml("healthy") as folder:
         nvml_shim.build(f"{folder}/libnvidia-ml.so.1", tmp_path)
-        said = subprocess.run([sys.executable, "-c", asked], env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True)
+        said = subprocess.run(
+            [sys.executable, "-c", asked], env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True
+        )
     assert said.stdout.split("\n")[:2] == ["4", "Unknown Error"], said.stderr

@@ -14,8 +14,15 @@ from warm_cli import read_cli
 
 DATA = Path(__file__).parent / "data"
 SECRETS = [shape.strip("\n") for shape in (DATA / "secrets.txt").read_text().split("\n---\n")]
-NAMES = ["canaryhost07:12:34 [0] NCCL INFO Bootstrap", "canaryuser@canarylogin2:~$ ls", 'File "/home/canarydan/canaryteam/train.py", line 3',
-         "MASTER_ADDR=canaryhead", "SLURM_JOB_NODELIST=canaryn[01-04,7]", "ssh -p 22 canary1.cs.uni.ch", "USER=canarysue"]
+NAMES = [
+    "canaryhost07:12:34 [0] NCCL INFO Bootstrap",
+    "canaryuser@canarylogin2:~$ ls",
+    'File "/home/canarydan/canaryteam/train.py", line 3',
+    "MASTER_ADDR=canaryhead",
+    "SLURM_JOB_NODELIST=canaryn[01-04,7]",
+    "ssh -p 22 canary1.cs.uni.ch",
+    "USER=canarysue",
+]
 PLANTED = [*SECRETS, *NAMES]
 CANARY = re.compile("canary", re.I)
 
@@ -25,15 +32,34 @@ def run_dir(tmp_path: Path) -> Path:
     """A run whose files hold every canary unmasked, as an older version or another program may have left them."""
     folder = tmp_path / "run"
     (folder / "logs" / "03-fewer-gpus" / "002-2-ranks").mkdir(parents=True)
-    nested = {"by name": {str(n): [{"deep": shape}] for n, shape in enumerate(PLANTED)}, "in a text": json.dumps({"a": json.dumps(SECRETS)})}
+    nested = {
+        "by name": {str(n): [{"deep": shape}] for n, shape in enumerate(PLANTED)},
+        "in a text": json.dumps({"a": json.dumps(SECRETS)}),
+    }
     record = {
-        "schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": "broken", "reason": "\n".join(NAMES), "started": "2026-11-30T00:00:00Z",
-        "parameters": {"log": PLANTED[0]}, "judged": {"torch": "2.13.0", "nccl": "2.28.9", "host": "canaryhost07", "gpus": ["NVIDIA H200"]}, "facts": nested,
-        "findings": [{"id": "ladder", "severity": "broken", "title": "2 ranks fail on canaryhost07", "cause": "p2p-broken", "status": "established",
-                      "evidence": [{"text": shape, "source": f"/home/canarydan/{n}.log"} for n, shape in enumerate(PLANTED[::5])],
-                      "remedy": [{"who": "you", "text": shape, "lines": [shape]} for shape in NAMES]}],
-        "commands": [{"label": "2 ranks", "line": shape} for shape in PLANTED[1::5]], "not_looked_at": PLANTED[2::5],
-        "tables": [{"caption": "Ranks", "columns": ["rank", "said"], "rows": [["0", {"text": shape}] for shape in PLANTED[3::5]]}]}
+        "schema": "nccl-runbook/record/2",
+        "step": "03-fewer-gpus",
+        "status": "broken",
+        "reason": "\n".join(NAMES),
+        "started": "2026-11-30T00:00:00Z",
+        "parameters": {"log": PLANTED[0]},
+        "judged": {"torch": "2.13.0", "nccl": "2.28.9", "host": "canaryhost07", "gpus": ["NVIDIA H200"]},
+        "facts": nested,
+        "findings": [
+            {
+                "id": "ladder",
+                "severity": "broken",
+                "title": "2 ranks fail on canaryhost07",
+                "cause": "p2p-broken",
+                "status": "established",
+                "evidence": [{"text": shape, "source": f"/home/canarydan/{n}.log"} for n, shape in enumerate(PLANTED[::5])],
+                "remedy": [{"who": "you", "text": shape, "lines": [shape]} for shape in NAMES],
+            }
+        ],
+        "commands": [{"label": "2 ranks", "line": shape} for shape in PLANTED[1::5]],
+        "not_looked_at": PLANTED[2::5],
+        "tables": [{"caption": "Ranks", "columns": ["rank", "said"], "rows": [["0", {"text": shape}] for shape in PLANTED[3::5]]}],
+    }
     (folder / "03-fewer-gpus.json").write_text(json.dumps(record))
     (folder / "01-gpu-visibility.json").write_text(json.dumps({**record, "step": "01-gpu-visibility", "facts": {}}))
     (folder / "04-transports.json").write_text("{")
@@ -56,10 +82,15 @@ def test_no_canary_is_in_the_archive(run_dir: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "b.zip") as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist()}
     assert len(PLANTED) > 60 and len(texts) == 6 + len(FORMS)
-    found = {name: [text[max(0, m.start() - 60) : m.end() + 20] for m in CANARY.finditer(name + text + html.unescape(text))] for name, text in texts.items()}
+    found = {
+        name: [text[max(0, m.start() - 60) : m.end() + 20] for m in CANARY.finditer(name + text + html.unescape(text))]
+        for name, text in texts.items()
+    }
     assert {name: places for name, places in found.items() if places} == {}
     hosts = set(re.findall(r"host-x[0-9a-f]{6}-07", texts["03-fewer-gpus.json"]))
-    assert len(hosts) == 1 and all(hosts <= set(re.findall(r"host-x[0-9a-f]{6}-07", text)) for name, text in texts.items() if name.startswith("job/"))
+    assert len(hosts) == 1 and all(
+        hosts <= set(re.findall(r"host-x[0-9a-f]{6}-07", text)) for name, text in texts.items() if name.startswith("job/")
+    )
 
 
 def test_an_issue_form_is_filled(run_dir: Path, tmp_path: Path) -> None:
@@ -70,9 +101,17 @@ def test_an_issue_form_is_filled(run_dir: Path, tmp_path: Path) -> None:
     assert "### NCCL Version\n\n2.28.9\n" in text and "GPUs: NVIDIA H200" in text and text.count("```") % 2 == 0
 
 
-@pytest.mark.parametrize("words, says", [
-    (("EMPTY",), "no record"), (("nowhere",), "nowhere"), (("RUN", "--out", "nowhere/b.zip"), "nowhere"), (("RUN", "nowhere.log"), "nowhere.log"),
-    (("RUN", "--out", "THERE", "--yes"), "exists"), (("RUN/03-fewer-gpus.json",), "03-fewer-gpus.json")])
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (("EMPTY",), "no record"),
+        (("nowhere",), "nowhere"),
+        (("RUN", "--out", "nowhere/b.zip"), "nowhere"),
+        (("RUN", "nowhere.log"), "nowhere.log"),
+        (("RUN", "--out", "THERE", "--yes"), "exists"),
+        (("RUN/03-fewer-gpus.json",), "03-fewer-gpus.json"),
+    ],
+)
 def test_wrong_input_is_refused(run_dir: Path, tmp_path: Path, words: tuple[str, ...], says: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "there.txt").write_text("mine")
@@ -100,4 +139,6 @@ def test_a_log_in_two_byte_characters_and_a_name_without_letters_are_no_way_arou
     ended = read_cli("bundle", run_dir, os.fsdecode(log), "--out", tmp_path / "b.zip", "--yes")
     assert ended.returncode == 0
     with zipfile.ZipFile(tmp_path / "b.zip") as archive:
-        assert not any(CANARY.search(archive.read(name).replace(b"\0", b"").decode()) for name in archive.namelist() if name.startswith("job/"))
+        assert not any(
+            CANARY.search(archive.read(name).replace(b"\0", b"").decode()) for name in archive.namelist() if name.startswith("job/")
+        )

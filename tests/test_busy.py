@@ -18,8 +18,14 @@ NO_MEMORY = Gap("unsupported", "NVML reports no memory per process here")
 
 def users(*owners: Owner, used_mib: int = 0, percent: tuple[int, ...] = (0, 0), is_wsl: bool = False) -> GpuUsers:
     idle = [GpuUse(i, 0, [0, 0], []) for i in range(4)]
-    return GpuUsers([*idle[:2], GpuUse(2, used_mib or sum(o.used_mib for o in owners if isinstance(o.used_mib, int)), list(percent), list(owners)),
-                     idle[3]], is_wsl)
+    return GpuUsers(
+        [
+            *idle[:2],
+            GpuUse(2, used_mib or sum(o.used_mib for o in owners if isinstance(o.used_mib, int)), list(percent), list(owners)),
+            idle[3],
+        ],
+        is_wsl,
+    )
 
 
 def test_gpus_busy_fires_when_a_foreign_process_computes():

@@ -44,28 +44,43 @@ def finding(name: str, *lines: str) -> Finding:
     return Finding("x", Severity.BROKEN, "x", (Evidence("x", f"roles.train.variables.{name}"),), (Remedy("you", "x", lines),))
 
 
-@pytest.mark.parametrize(("text", "name", "value", "expected"), [
-    (SCRIPT, "NCCL_SOCKET_IFNAME", None, ["- export NCCL_SOCKET_IFNAME=lo", "+ unset NCCL_SOCKET_IFNAME"]),
-    (SCRIPT, "NCCL_IB_DISABLE", None, ["-   export NCCL_IB_DISABLE=1", "+   unset NCCL_IB_DISABLE"]),  # an empty block is an error
-    (SCRIPT, "NCCL_IB_DISABLE", "0", ["-   export NCCL_IB_DISABLE=1", "+   export NCCL_IB_DISABLE=0"]),
-    ("export NCCL_SOCKET_IFNAME=eth0,eth1 A=1\n", "NCCL_SOCKET_IFNAME", None, ["- export NCCL_SOCKET_IFNAME=eth0,eth1 A=1", "+ export A=1"]),
-    ("NCCL_DEBUG=INFO torchrun t.py\n", "NCCL_DEBUG", None, ["- NCCL_DEBUG=INFO torchrun t.py", "+ torchrun t.py"]),
-    ("export NCCL_DEBUG=INFO  # loud\n", "NCCL_DEBUG", None, ["- export NCCL_DEBUG=INFO  # loud", "+ unset NCCL_DEBUG  # loud"]),
-    ("docker run -e NCCL_DEBUG=INFO image\n", "NCCL_DEBUG", "WARN", ["- docker run -e NCCL_DEBUG=INFO image", "+ docker run -e NCCL_DEBUG=WARN image"]),
-    ("docker run -e NCCL_DEBUG=INFO image\n", "NCCL_DEBUG", None, []),  # -e would be left
-    ("export NCCL_DEBUG=INFO && srun x\n", "NCCL_DEBUG", None, []),  # export alone prints every variable
-    ("NCCL_DEBUG=INFO & wait\n", "NCCL_DEBUG", None, []),
-    ("export NCCL_DEBUG=$(a b)\n", "NCCL_DEBUG", "WARN", []),
-    ("A=1 \\\nNCCL_DEBUG=INFO\nsrun x\n", "NCCL_DEBUG", None, []),  # the next command would get A
-    ("for x in 1; do\nNCCL_DEBUG=INFO\ndone\n", "NCCL_DEBUG", None, []),
-    ("A=1  # was NCCL_DEBUG=INFO\necho \"NCCL_DEBUG=INFO\"\n", "NCCL_DEBUG", "WARN", []),
-    ('{"A": "1",\n "NCCL_DEBUG": "INFO"}\n', "NCCL_DEBUG", None, []),  # a comma would be left
-])
+@pytest.mark.parametrize(
+    ("text", "name", "value", "expected"),
+    [
+        (SCRIPT, "NCCL_SOCKET_IFNAME", None, ["- export NCCL_SOCKET_IFNAME=lo", "+ unset NCCL_SOCKET_IFNAME"]),
+        (SCRIPT, "NCCL_IB_DISABLE", None, ["-   export NCCL_IB_DISABLE=1", "+   unset NCCL_IB_DISABLE"]),  # an empty block is an error
+        (SCRIPT, "NCCL_IB_DISABLE", "0", ["-   export NCCL_IB_DISABLE=1", "+   export NCCL_IB_DISABLE=0"]),
+        (
+            "export NCCL_SOCKET_IFNAME=eth0,eth1 A=1\n",
+            "NCCL_SOCKET_IFNAME",
+            None,
+            ["- export NCCL_SOCKET_IFNAME=eth0,eth1 A=1", "+ export A=1"],
+        ),
+        ("NCCL_DEBUG=INFO torchrun t.py\n", "NCCL_DEBUG", None, ["- NCCL_DEBUG=INFO torchrun t.py", "+ torchrun t.py"]),
+        ("export NCCL_DEBUG=INFO  # loud\n", "NCCL_DEBUG", None, ["- export NCCL_DEBUG=INFO  # loud", "+ unset NCCL_DEBUG  # loud"]),
+        (
+            "docker run -e NCCL_DEBUG=INFO image\n",
+            "NCCL_DEBUG",
+            "WARN",
+            ["- docker run -e NCCL_DEBUG=INFO image", "+ docker run -e NCCL_DEBUG=WARN image"],
+        ),
+        ("docker run -e NCCL_DEBUG=INFO image\n", "NCCL_DEBUG", None, []),  # -e would be left
+        ("export NCCL_DEBUG=INFO && srun x\n", "NCCL_DEBUG", None, []),  # export alone prints every variable
+        ("NCCL_DEBUG=INFO & wait\n", "NCCL_DEBUG", None, []),
+        ("export NCCL_DEBUG=$(a b)\n", "NCCL_DEBUG", "WARN", []),
+        ("A=1 \\\nNCCL_DEBUG=INFO\nsrun x\n", "NCCL_DEBUG", None, []),  # the next command would get A
+        ("for x in 1; do\nNCCL_DEBUG=INFO\ndone\n", "NCCL_DEBUG", None, []),
+        ('A=1  # was NCCL_DEBUG=INFO\necho "NCCL_DEBUG=INFO"\n', "NCCL_DEBUG", "WARN", []),
+        ('{"A": "1",\n "NCCL_DEBUG": "INFO"}\n', "NCCL_DEBUG", None, []),  # a comma would be left
+    ],
+)
 def test_only_what_the_remedy_says_is_changed(text, name, value, expected):
     assert sorted(edits(text, changed(text, name, value))) == sorted(expected)
 
 
-ROWS = st.lists(st.sampled_from([*FORMS.values(), "# NCCL_DEBUG=INFO", "echo NCCL_DEBUG=INFO", "  ", "torchrun t.py \\", "é\r"]), max_size=6)
+ROWS = st.lists(
+    st.sampled_from([*FORMS.values(), "# NCCL_DEBUG=INFO", "echo NCCL_DEBUG=INFO", "  ", "torchrun t.py \\", "é\r"]), max_size=6
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -75,18 +90,24 @@ def test_a_change_never_sets_anything_else(rows, value):
     changes = changed(text, "NCCL_DEBUG", value)
     before, after = ({n: v for n, (v, _) in assigned(t).items() if n.isupper() and n != "NCCL_DEBUG"} for t in (text, changes))
     assert before == after
-    assert [row for row in changes.splitlines() if row.startswith(("#", "echo"))] == [row for row in text.splitlines() if row.startswith(("#", "echo"))]
+    assert [row for row in changes.splitlines() if row.startswith(("#", "echo"))] == [
+        row for row in text.splitlines() if row.startswith(("#", "echo"))
+    ]
 
 
 @pytest.mark.parametrize("value", [None, "WARN"])
-@pytest.mark.parametrize("end", ["", " # loud", " && true", " & wait", "; true", " | cat", " > /dev/null", " A=1", " true", " \\\ntrue", "\r"])
+@pytest.mark.parametrize(
+    "end", ["", " # loud", " && true", " & wait", "; true", " | cat", " > /dev/null", " A=1", " true", " \\\ntrue", "\r"]
+)
 @pytest.mark.parametrize("start", ["", "export ", "  export ", "A=1 \\\n", "if true; then\n  export ", "declare -x ", "export B=2 "])
 def test_the_shell_takes_what_it_took_and_the_variable_is_as_told(start, end, value):
     text = f"{start}NCCL_DEBUG=INFO{end}\n" + "fi\n" * ("then" in start)
     new = changed(text, "NCCL_DEBUG", value)
 
     def told(script: str) -> tuple[int, str]:
-        done = subprocess.run(["bash", "-c", script.replace("\r", "") + 'printf %s "[${NCCL_DEBUG-none}$A$B]"'], capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", "-c", script.replace("\r", "") + 'printf %s "[${NCCL_DEBUG-none}$A$B]"'], capture_output=True, text=True
+        )
         return done.returncode, done.stdout
 
     code, said = told(text)
@@ -122,7 +143,25 @@ def test_the_diff_is_in_the_terminal_the_document_and_the_page(tmp_path, command
     assert script.read_bytes() == before
 
 
-@pytest.mark.parametrize("piece", [" ", "\t", "\\\n", "a ", "a=b ", "'", "docker run ", "-e ", "NCCL_DEBUG=", "NCCL_DEBUG=a ", "- name: NCCL_DEBUG\n", "exec ", "[", "${"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        " ",
+        "\t",
+        "\\\n",
+        "a ",
+        "a=b ",
+        "'",
+        "docker run ",
+        "-e ",
+        "NCCL_DEBUG=",
+        "NCCL_DEBUG=a ",
+        "- name: NCCL_DEBUG\n",
+        "exec ",
+        "[",
+        "${",
+    ],
+)
 def test_no_text_takes_long(piece):
     text = piece * ((1 << 15) // len(piece))
     assert quickest_s(lambda: [changed(text, "NCCL_DEBUG", value) for value in (None, "WARN")], 4.0) < 4.0
@@ -134,5 +173,7 @@ def test_a_fix_says_how_to_see_that_it_acts(tmp_path):
     said = run("diagnose", script, "--html", page)
     verify = causes()["socket-interface-wrong"].verify
     assert verify in said and verify.split("`")[1] in page.read_text()
-    of_variables = [c for c in causes().values() for _, _, lines in c.remedy for line in lines[:1] if line.startswith(("export NCCL", "unset"))]
+    of_variables = [
+        c for c in causes().values() for _, _, lines in c.remedy for line in lines[:1] if line.startswith(("export NCCL", "unset"))
+    ]
     assert {c.id for c in of_variables if not c.verify} <= {"foreign-connection", "collective-on-some-ranks-only"}

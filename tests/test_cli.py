@@ -92,17 +92,29 @@ def test_a_value_that_a_notebook_refuses_is_wrong_usage_and_no_other_error_is(tm
         nbformat.write(notebook, path)
     ended = read_cli("run", "--notebooks", book, *HERE, "-p", "script", "frob")
     assert (ended.returncode, ended.stderr) == (2, "nccl-runbook: no 'frob'\n")
-    assert [line[:5] for line in ended.stdout.splitlines()] == ["[1/4]", "[2/4]", "[3/4]"] and (tmp_path / "outputs/latest/index.html").exists()
+    assert [line[:5] for line in ended.stdout.splitlines()] == ["[1/4]", "[2/4]", "[3/4]"] and (
+        tmp_path / "outputs/latest/index.html"
+    ).exists()
 
 
-@pytest.mark.parametrize(("given", "said", "mine"), [
-    ({"gpus": "9"}, "ValueError: gpus: there is no GPU 9, only 4 (0-3)", True), ({"gpus": "0,9"}, "ValueError: gpus: there is no GPU 9, only 4", True),
-    ({"arm_a": "preload:/x"}, "ValueError: preload:/x: there is no file /x to preload", True), ({"tensor_parallel": 3}, "ValueError: tensor_parallel: 4 ranks", True),
-    ({"gpus": "0"}, "ValueError: not enough values to unpack (expected 2, got 0)", False), ({"gpus": "0"}, "ValueError: invalid literal for int(): '0'", False),
-    ({"methods": "disk"}, "ValueError: I/O operation on a closed file of the disk", False), ({"log": "x.log"}, "OSError: no 'x.log'", False), ({"log": ""}, "ValueError: : ''", False),
-])
+@pytest.mark.parametrize(
+    ("given", "said", "mine"),
+    [
+        ({"gpus": "9"}, "ValueError: gpus: there is no GPU 9, only 4 (0-3)", True),
+        ({"gpus": "0,9"}, "ValueError: gpus: there is no GPU 9, only 4", True),
+        ({"arm_a": "preload:/x"}, "ValueError: preload:/x: there is no file /x to preload", True),
+        ({"tensor_parallel": 3}, "ValueError: tensor_parallel: 4 ranks", True),
+        ({"gpus": "0"}, "ValueError: not enough values to unpack (expected 2, got 0)", False),
+        ({"gpus": "0"}, "ValueError: invalid literal for int(): '0'", False),
+        ({"methods": "disk"}, "ValueError: I/O operation on a closed file of the disk", False),
+        ({"log": "x.log"}, "OSError: no 'x.log'", False),
+        ({"log": ""}, "ValueError: : ''", False),
+    ],
+)
 def test_a_value_is_refused_by_its_name_or_quoted_and_not_by_chance(given: dict[str, object], said: str, mine: bool) -> None:
-    assert Planned("01-a", Path(), {}, given).refused(f"the notebook stopped with an error: {said}") == (said.partition(": ")[2] if mine else "")
+    assert Planned("01-a", Path(), {}, given).refused(f"the notebook stopped with an error: {said}") == (
+        said.partition(": ")[2] if mine else ""
+    )
 
 
 @pytest.mark.parametrize(("name", "kind"), [("methods", "method"), ("areal", "AReaL")])
@@ -130,7 +142,11 @@ def test_a_parameter_of_the_wrong_name_or_type(book: Path) -> None:
 
 
 def test_a_parameter_that_means_nothing(book: Path) -> None:
-    assert re.findall(r"-?\d+|budget_s", refused(book, *HERE, "-p", "budget_s", "0")) == ["budget_s", "0", "1"], "the value and the least one"
+    assert re.findall(r"-?\d+|budget_s", refused(book, *HERE, "-p", "budget_s", "0")) == [
+        "budget_s",
+        "0",
+        "1",
+    ], "the value and the least one"
     assert re.findall(r"-?\d+|budget_s", refused(book, *HERE, "-p", "budget_s", "-5")) == ["budget_s", "-5", "1"]
     assert "gpus: '3-1'" in refused(book, *HERE, "--gpus", "0,3-1")
 
@@ -141,8 +157,17 @@ def test_a_model_that_is_not_known_is_refused_before_any_notebook_runs(tmp_path:
     assert re.findall(r"Qwen/[\w.-]+", ended.stderr)[:2] == ["Qwen/Qwen2.5-8B", "Qwen/Qwen2.5-7B"], "the slip and what was meant"
 
 
-@pytest.mark.parametrize("given", [["--log", "nosuch"], ["--log", "there", "--log", "nosuch"], ["-p", "log", "there:nosuch"], ["-p", "against", "nosuch"],
-                                   ["-p", "hang_path", "nosuch"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--log", "nosuch"],
+        ["--log", "there", "--log", "nosuch"],
+        ["-p", "log", "there:nosuch"],
+        ["-p", "against", "nosuch"],
+        ["-p", "hang_path", "nosuch"],
+    ],
+    ids=" ".join,
+)
 def test_a_path_with_a_slip_is_refused_before_any_notebook_runs(given: list[str], tmp_path: Path) -> None:
     (tmp_path / "there").write_text("NCCL WARN\n")
     ended = read_cli("run", *HERE, *given, "--out", tmp_path / "out")
@@ -181,7 +206,9 @@ def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
     docker.chmod(0o755)
     said = refused(book, "--python", f"{docker} exec -i areal python3")
     assert f" {docker} exec -i areal python3 " in said and said.endswith(" container: [2Jareal\n") and "first" not in said
-    docker.write_text("#!/bin/sh\necho 'OCI runtime exec failed: exec: \"python3\": executable file not found in $PATH: unknown'; exit 126\n")
+    docker.write_text(
+        "#!/bin/sh\necho 'OCI runtime exec failed: exec: \"python3\": executable file not found in $PATH: unknown'; exit 126\n"
+    )
     assert 'exec: "python3":' in refused(book, "--python", f"{docker} exec -i areal python3"), "what docker said"
     assert "it's" in refused(book, "--python", "it's")
     assert "interpreter" in refused(book, "--python", " ")
@@ -193,8 +220,10 @@ def without_torch(tmp_path: Path) -> dict[str, str]:
     """An environment in which no Python has torch.distributed: an empty torch hides the real one, before the libraries of our .venv too."""
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden/torch.py").touch()
-    (tmp_path / "hidden/sitecustomize.py").write_text("import importlib.util, sys\nspec = importlib.util.spec_from_file_location('torch', "
-                                                      f"{str(tmp_path / 'hidden/torch.py')!r})\nsys.modules['torch'] = importlib.util.module_from_spec(spec)\n")
+    (tmp_path / "hidden/sitecustomize.py").write_text(
+        "import importlib.util, sys\nspec = importlib.util.spec_from_file_location('torch', "
+        f"{str(tmp_path / 'hidden/torch.py')!r})\nsys.modules['torch'] = importlib.util.module_from_spec(spec)\n"
+    )
     return {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path / 'hidden'}:{with_library()['PYTHONPATH']}"}
 
 
@@ -226,7 +255,19 @@ def test_a_reader_who_has_gone_costs_neither_the_runs_that_follow_nor_the_exit_c
     """`| head -1`, or a `| tee` that the same Ctrl-C ended: once the run stopped there, with exit code 1 and no page."""
     ours, theirs = os.pipe()
     os.close(ours)
-    words = ["reduce", "--axis", "n=1,2", "--out", str(tmp_path / "out"), *(["--json"] if closed == "stderr" else []), "--", "test", "{n}", "=", "1"]
+    words = [
+        "reduce",
+        "--axis",
+        "n=1,2",
+        "--out",
+        str(tmp_path / "out"),
+        *(["--json"] if closed == "stderr" else []),
+        "--",
+        "test",
+        "{n}",
+        "=",
+        "1",
+    ]
     ended = subprocess.Popen([*CLI, *words], text=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, closed: theirs})
     os.close(theirs)
     told = "".join(filter(None, ended.communicate(timeout=60)))
@@ -269,7 +310,8 @@ def test_what_the_encoding_of_the_terminal_lacks_costs_neither_answer_nor_page(e
     narrow = {**os.environ, "PYTHONIOENCODING": encoding}
     (tmp_path / "ü🚀.log").write_text("Traceback (most recent call last):\n")
     told = run_cli("plan", "sglang:d1+fsdp:d1", "--gpus", "1", "--html", tmp_path / "page.html", env=narrow)
-    assert told.returncode == 3 and told.stdout.startswith("\\u2715 broken: ") and "✕" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert told.returncode == 3 and told.stdout.startswith("\\u2715 broken: ")
+    assert "✕" in (tmp_path / "page.html").read_text(encoding="utf-8")
     as_json = run_cli("triage", tmp_path / "ü🚀.log", "--json", env=narrow)
     assert "ü🚀.log" in json.dumps(json.loads(as_json.stdout), ensure_ascii=False)
 
@@ -325,7 +367,11 @@ def test_records_are_judged_by_their_own_notebook_and_no_interpreter_is_asked(bo
     assert "judged again: True" in ended.stdout and given_record.read_bytes() == before
 
 
-@pytest.mark.parametrize("given", [["--gpus", "0"], ["--allow-busy"], ["--python", sys.executable], ["-p", "budget_s", "5"], ["--symptom", "hangs"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "given",
+    [["--gpus", "0"], ["--allow-busy"], ["--python", sys.executable], ["-p", "budget_s", "5"], ["--symptom", "hangs"]],
+    ids=" ".join,
+)
 def test_no_option_of_today_changes_a_recorded_verdict(given: list[str], book: Path, tmp_path: Path) -> None:
     records.save(records.Record(step="03-fewer-gpus", started="2026-01-01T00:00:00Z"), tmp_path / "03-fewer-gpus.json", Redactor({}))
     assert "--record" in refused(book, "--record", tmp_path / "03-fewer-gpus.json", *given)
@@ -351,7 +397,18 @@ def test_spreading_loses_nothing(arguments: list[str]) -> None:
 
 COERCED = [("true", bool, True), ("False", bool, False), ("0", bool, False), ("1", bool, True), ("yes", bool, True), ("007", str, "007"),
            ("1e5", str, "1e5"), ("12", int, 12), ("1e3", float, 1000.0), (3, float, 3.0), (3, str, "3")]
-REFUSED = [("maybe", bool), ("", bool), (2, bool), ("1.5", int), ("1e5", int), (True, int), (True, float), (None, str), ("x", float), ([], str)]
+REFUSED = [
+    ("maybe", bool),
+    ("", bool),
+    (2, bool),
+    ("1.5", int),
+    ("1e5", int),
+    (True, int),
+    (True, float),
+    (None, str),
+    ("x", float),
+    ([], str),
+]
 
 
 @pytest.mark.parametrize(("value", "wanted", "result"), COERCED)
@@ -398,8 +455,23 @@ def test_the_line_that_repeats_the_run_can_be_typed_as_it_stands(tmp_path, monke
     assert f">{called} hang</pre>" in answer.page_of("06-timeouts", "Healthy", [], [], 0)
 
 
-READERS = ["env {}", "triage {}", "triage {log} --against {}", "hang {}", "plan {}", "ab {} NCCL_DEBUG=INFO", "ab log:{} .", "sync --trace {}", "sync --model {}",
-           "triage {log} --redact {}", "diagnose {}", "look --record {}", "run --log {}", "run --record {}", "reduce --axis a=1 --out {} -- true"]
+READERS = [
+    "env {}",
+    "triage {}",
+    "triage {log} --against {}",
+    "hang {}",
+    "plan {}",
+    "ab {} NCCL_DEBUG=INFO",
+    "ab log:{} .",
+    "sync --trace {}",
+    "sync --model {}",
+    "triage {log} --redact {}",
+    "diagnose {}",
+    "look --record {}",
+    "run --log {}",
+    "run --record {}",
+    "reduce --axis a=1 --out {} -- true",
+]
 EACH = """
 import json, sys
 from nccl_runbook.__main__ import app
@@ -418,7 +490,11 @@ def test_an_answer_that_cannot_be_written_and_a_closed_input_end_with_a_sentence
     assert done.returncode == 1 and done.stderr.startswith("nccl-runbook: ") and done.stderr.endswith(f"{os.strerror(errno.ENOSPC)}\n")
     done = subprocess.run(["sh", "-c", f"{shlex.join(CLI)} triage - <&-"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (4, "")
-    assert done.stdout.startswith("Unknown: ") and "standard input" in done.stdout.partition("\n")[0] and done.stdout.count("standard input") == 1
+    assert (
+        done.stdout.startswith("Unknown: ")
+        and "standard input" in done.stdout.partition("\n")[0]
+        and done.stdout.count("standard input") == 1
+    )
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("triage", "--help"), ("env", "a.sh"), ("plan", "spawn", "--gpus", "8"),
@@ -431,7 +507,17 @@ def test_each_way_to_print_ends_with_one_sentence_on_a_full_disk(tmp_path, argum
     assert done.returncode in (1, 2) and done.stderr.count("\n") == 1 and "Errno" not in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [("run", "--out", "out", "--log", "a.log", "--step", "07-logs"), ("dev", "gym", "--fault", "exits-early"), ("triage", "a.log"), ("hang", "a.log"), ("soak", "--for", "1s", "--", "true"), ("--help",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--out", "out", "--log", "a.log", "--step", "07-logs"),
+        ("dev", "gym", "--fault", "exits-early"),
+        ("triage", "a.log"),
+        ("hang", "a.log"),
+        ("soak", "--for", "1s", "--", "true"),
+        ("--help",),
+    ],
+)
 @pytest.mark.parametrize("most", [10, 20, 63])
 def test_a_command_that_may_open_few_files_is_refused_before_a_library_or_a_job_fails(words, most, tmp_path):
     (tmp_path / "a.log").write_text("NCCL WARN x\n")
@@ -458,11 +544,15 @@ def test_a_pipe_among_files_costs_only_itself(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "log").write_text("RuntimeError: CUDA out of memory\n")
     commands = [[c, str(tmp_path / "log"), str(tmp_path / "pipe")] for c in ("triage", "hang")]
-    done = subprocess.run([sys.executable, "-c", EACH, json.dumps(commands)], capture_output=True, text=True, timeout=60, env=with_library())
+    done = subprocess.run(
+        [sys.executable, "-c", EACH, json.dumps(commands)], capture_output=True, text=True, timeout=60, env=with_library()
+    )
     assert done.stdout.count(f"{tmp_path / 'pipe'}: ") == 1 == done.stdout.count(f"{tmp_path / 'pipe'} is ") and not done.stderr
 
 
-@pytest.mark.parametrize(("called", "as_json"), [("./my bin/nccl-runbook", False), ("nccl-runbook", False), ("./my bin/nccl-runbook", True)])
+@pytest.mark.parametrize(
+    ("called", "as_json"), [("./my bin/nccl-runbook", False), ("nccl-runbook", False), ("./my bin/nccl-runbook", True)]
+)
 def test_lines_to_run_next_begin_with_the_command_as_it_was_typed(tmp_path, called, as_json):
     """What nobody can find under its bare name is named by its path, in JSON as in the terminal."""
     (tmp_path / "my bin").mkdir()
@@ -471,12 +561,20 @@ def test_lines_to_run_next_begin_with_the_command_as_it_was_typed(tmp_path, call
     script.chmod(0o755)
     (tmp_path / "a.log").write_text("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)\n")
     env = {**with_library(), "PATH": str(tmp_path / "my bin") if called == "nccl-runbook" else "/usr/bin:/bin"}
-    done = subprocess.run([called, "triage", "a.log", *["--json"] * as_json], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [called, "triage", "a.log", *["--json"] * as_json], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
     named = set(re.findall(r"'\./my bin/nccl-runbook'(?= hang)|(?<!/)nccl-runbook(?= hang)", done.stdout))
     assert named == {"'./my bin/nccl-runbook'" if called[0] == "." else "nccl-runbook"}, done
-    (tmp_path / "a.log").write_text("[rank0]: RuntimeError: nccl-runbook hang x tells more\nhost1:7:7 [0] NCCL WARN nope; nccl-runbook triage x\n")
+    (tmp_path / "a.log").write_text(
+        "[rank0]: RuntimeError: nccl-runbook hang x tells more\nhost1:7:7 [0] NCCL WARN nope; nccl-runbook triage x\n"
+    )
     said = subprocess.run([called, "triage", "a.log"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60).stdout
-    assert said.count(" nccl-runbook hang x tells more") > 1 and "my bin/nccl-runbook' hang x" not in said and "nope; nccl-runbook triage x" in said, said
+    assert (
+        said.count(" nccl-runbook hang x tells more") > 1
+        and "my bin/nccl-runbook' hang x" not in said
+        and "nope; nccl-runbook triage x" in said
+    ), said
 
 
 @pytest.mark.parametrize("command", [("sync", "--methods", "gloo-flat"), ("sync", "--trace", __file__), ("ab", ".", "A=1", "--", "true")])

@@ -10,9 +10,14 @@ from nccl_runbook.case.read import gather
 from nccl_runbook.causes.tables import table, version
 from nccl_runbook.causes.variables import variables
 
-HANG = (f"[rank{0}]:[E1] ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, "
-        "NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n")
-INFO = "n1:7:7 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0x2 - Init START\nn1:7:7 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/CUMEM\nn1:7:7 [0] NCCL INFO Using network Socket\n"
+HANG = (
+    f"[rank{0}]:[E1] ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5,"
+    " OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"
+)
+INFO = (
+    "n1:7:7 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0x2 - Init START\nn1:7:7 [0] NCCL"
+    " INFO Channel 00 : 0[0] -> 1[1] via P2P/CUMEM\nn1:7:7 [0] NCCL INFO Using network Socket\n"
+)
 SAYS = {"srun": "slurmstepd: error: x\n", "torchrun": "torchrun started\n", "ray": "ray::Trainer x\n", "deepspeed": "[launch.py:12] x\n",
         "beaker": "beaker x\n", "kubernetes": "kubectl x\n", "docker": "docker x\n"}
 
@@ -37,8 +42,16 @@ def test_every_launcher_gets_all_that_is_missing_with_a_folder_that_it_has(tmp_p
     answer = judged(tmp_path, HANG + SAYS[launcher])
     lines = "\n".join(answer.collect)
     place = table("case/collect")["where"].get(launcher, table("case/collect")["where"]["any"])
-    assert names(lines) >= {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "NCCL_DEBUG", "NCCL_DEBUG_FILE"}
-    assert place["look"].partition("   #")[0] in f"{answer.test and answer.test.line}\n{lines}", "said once, as the next test or among these lines"
+    assert names(lines) >= {
+        "TORCH_NCCL_DUMP_ON_TIMEOUT",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE",
+    }
+    assert (
+        place["look"].partition("   #")[0] in f"{answer.test and answer.test.line}\n{lines}"
+    ), "said once, as the next test or among these lines"
     assert lines.count(place["dir"]) >= 2 and lines.endswith(place["read"]) and "{dir}" not in lines
     assert "PYTHONFAULTHANDLER" in names(lines)
 
@@ -74,12 +87,19 @@ def test_nothing_is_collected_where_nothing_is_missing(tmp_path):
     assert not collected(tmp_path, dup)
 
 
-@pytest.mark.parametrize("log", [
-    "the quick brown fox\n" * 9,  # no log of a job
-    "[2026-03-01 05:02:11] building the model on 16 procs\n[2026-03-01 05:02:50] sharding with FSDP2\n",  # nor this, for the tool
-    "it 4 loss 3.3\nit 5 loss nan\n",
-    "",  # a job that hangs before it prints leaves an empty file
-    "[rank0]: UserWarning: Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n{'loss': 1.2, 'epoch': 0.4}\n"])  # benign
+@pytest.mark.parametrize(
+    "log",
+    [
+        "the quick brown fox\n" * 9,  # no log of a job
+        "[2026-03-01 05:02:11] building the model on 16 procs\n[2026-03-01 05:02:50] sharding with FSDP2\n",  # nor this, for the tool
+        "it 4 loss 3.3\nit 5 loss nan\n",
+        "",  # a job that hangs before it prints leaves an empty file
+        (
+            "[rank0]: UserWarning: Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n{'loss': 1.2, 'epoch':"
+            " 0.4}\n"
+        ),
+    ],
+)  # benign
 def test_an_answer_without_a_cause_says_what_to_collect(tmp_path, log):
     answer = judged(tmp_path, log)
     assert answer.document.verdict == "unknown" and answer.collect[0].startswith("nccl-runbook look")

@@ -44,7 +44,11 @@ XML_TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_charac
 
 
 @settings(max_examples=80)
-@given(st.dictionaries(XML_TEXT, st.lists(st.tuples(NUMBERS, st.sampled_from(["ok", "warn", "broken", "x"]), XML_TEXT), max_size=50), max_size=40))
+@given(
+    st.dictionaries(
+        XML_TEXT, st.lists(st.tuples(NUMBERS, st.sampled_from(["ok", "warn", "broken", "x"]), XML_TEXT), max_size=50), max_size=40
+    )
+)
 def test_any_marks_give_lanes_that_are_xml_without_script_and_bounded(lanes):
     if picture := Lanes(lanes).svg():
         assert set(elements(picture)) <= {"svg", "path", "rect", "circle", "text"} and len(picture) < 200_000
@@ -52,7 +56,11 @@ def test_any_marks_give_lanes_that_are_xml_without_script_and_bounded(lanes):
 
 
 @settings(max_examples=60)
-@given(st.lists(st.lists(st.one_of(XML_TEXT, NUMBERS.map(str)), max_size=40), max_size=40), st.lists(XML_TEXT, max_size=40), st.sampled_from(["grid", "spread", "strip"]))
+@given(
+    st.lists(st.lists(st.one_of(XML_TEXT, NUMBERS.map(str)), max_size=40), max_size=40),
+    st.lists(XML_TEXT, max_size=40),
+    st.sampled_from(["grid", "spread", "strip"]),
+)
 def test_any_table_is_drawn_as_xml_without_script_and_bounded(rows, columns, drawn):
     if picture := Table("all", columns, rows, drawn=drawn).picture:
         assert set(elements(picture)) <= {"svg", "g", "path", "rect", "circle", "text"} and len(picture) < 300_000
@@ -70,7 +78,12 @@ def test_a_map_of_gpus_has_a_box_for_each_cell_and_names_each_rank_of_a_shared_o
 
 def test_two_set_ups_are_drawn_on_one_scale():
     head = ["set-up", "figure", "runs", "median", "least", "most"]
-    table = Table("A against B", head, [["A: old", "s", "3", "2", "1", "4"], ["B: new", "s", "3", "1", "1", "1"], ["A: run 2", "", "hung", "", "", ""]], drawn="spread")
+    table = Table(
+        "A against B",
+        head,
+        [["A: old", "s", "3", "2", "1", "4"], ["B: new", "s", "3", "1", "1", "1"], ["A: run 2", "", "hung", "", "", ""]],
+        drawn="spread",
+    )
     dots = [float(e.get("cx")) for e in ElementTree.fromstring(table.picture).iter() if e.tag.endswith("circle")]
     assert dots == [167.0, 85.5], "half and a quarter of the most, between 4 and 330"
 
@@ -84,7 +97,13 @@ def test_any_parts_give_bars_that_are_xml_without_script(bars, unit):
 
 def test_lanes_and_bars_show_each_name_and_mark_once_and_nothing_without_an_extent():
     marks = Lanes({"rank 5": [(20.0, "broken", "first error"), (0.0, "ok", "last progress")], "rank 0": [(60.0, "warn", "waited")]}).svg()
-    assert (marks.count("<circle"), marks.count("<rect"), marks.count("l8 8m0 -8"), marks.count(">rank 5<"), marks.count(">rank 0<")) == (1, 1, 1, 1, 1)
+    assert (marks.count("<circle"), marks.count("<rect"), marks.count("l8 8m0 -8"), marks.count(">rank 5<"), marks.count(">rank 0<")) == (
+        1,
+        1,
+        1,
+        1,
+        1,
+    )
     assert "first error +20.000 s" in marks and Lanes({"rank 0": [(0.0, "ok", "x")]}).svg() == Lanes({}).svg() == ""
     assert "and 6 more" in Lanes({f"rank {n}": [(n + 1.0, "ok", "x")] for n in range(MOST_LANES + 6)}).svg()
     bars = Bars("s", {"disk": [("write", 1.5), ("read", 0.5)], "ipc": [("read", 0.25)]}).svg()
@@ -117,7 +136,9 @@ def test_a_table_with_a_curve_survives_the_record_and_is_drawn_in_page_and_noteb
     assert "of NVLink's 450 GB/s" in repr(table) and "of PCIe's 63 GB/s" in repr(table)
 
 
-@pytest.mark.parametrize("curve", [{"series": 3}, {"x_label": "x", "y_label": "y", "series": {"a": [[1, "x"]]}}, {"series": {"a": [[1]]}}, "curve"])
+@pytest.mark.parametrize(
+    "curve", [{"series": 3}, {"x_label": "x", "y_label": "y", "series": {"a": [[1, "x"]]}}, {"series": {"a": [[1]]}}, "curve"]
+)
 def test_a_curve_of_a_foreign_record_that_cannot_be_drawn_says_so(curve):
     told = _table({**to_json(Table("t", ["a"], [["1"]])), "curve": curve})
     assert told.caption not in ("", "t") and not told.picture
@@ -133,15 +154,30 @@ def test_limits_are_lines_within_the_picture():
 
 def test_a_control_that_hangs_leaves_a_table_of_what_passed():
     table = bandwidth_table(arms(control=hung(), shm=hung()), Gap("absent", "no NVML"))
-    assert [row[0].text for row in table.rows] == ["P2P off", "P2P and SHM off", "interface pinned"] and not re.search(r"\d GB/s", table.note), "no limit is named"
+    assert [row[0].text for row in table.rows] == ["P2P off", "P2P and SHM off", "interface pinned"] and not re.search(
+        r"\d GB/s", table.note
+    ), "no limit is named"
 
 
-@pytest.mark.parametrize(("gpus", "via", "told"), [
-    ([H200, H200], P2P, ("NVLink", 450.0)), ([H200], SHM, ("PCIe", 3.938 * 16)), ([H200], NET, ("PCIe", 3.938 * 16)), ([H200], {**P2P, **SHM}, ("PCIe", 3.938 * 16)),
-    ([GpuLinks("NVIDIA A100-SXM4-80GB", 12, 4, 16)], P2P, ("NVLink", 300.0)), ([GpuLinks("NVIDIA H20", 18, 5, 16)], P2P, ("NVLink", 450.0)),
-    ([GpuLinks("NVIDIA L4", Gap("unsupported"), 4, 16)], P2P, ("PCIe", 1.969 * 16)), ([H200, GpuLinks("NVIDIA H200", 17, 5, 16)], P2P, ("NVLink", 425.0)),
-    ([GpuLinks("NVIDIA Future", 18, 9, 16)], P2P, None), ([GpuLinks("x", 0, Gap("failed"), 16)], P2P, None), (Gap("absent"), P2P, None), ([H200], {}, None),
-    ([H200], Gap("absent"), None), ([Gap("failed")], P2P, None)])
+@pytest.mark.parametrize(
+    ("gpus", "via", "told"),
+    [
+        ([H200, H200], P2P, ("NVLink", 450.0)),
+        ([H200], SHM, ("PCIe", 3.938 * 16)),
+        ([H200], NET, ("PCIe", 3.938 * 16)),
+        ([H200], {**P2P, **SHM}, ("PCIe", 3.938 * 16)),
+        ([GpuLinks("NVIDIA A100-SXM4-80GB", 12, 4, 16)], P2P, ("NVLink", 300.0)),
+        ([GpuLinks("NVIDIA H20", 18, 5, 16)], P2P, ("NVLink", 450.0)),
+        ([GpuLinks("NVIDIA L4", Gap("unsupported"), 4, 16)], P2P, ("PCIe", 1.969 * 16)),
+        ([H200, GpuLinks("NVIDIA H200", 17, 5, 16)], P2P, ("NVLink", 425.0)),
+        ([GpuLinks("NVIDIA Future", 18, 9, 16)], P2P, None),
+        ([GpuLinks("x", 0, Gap("failed"), 16)], P2P, None),
+        (Gap("absent"), P2P, None),
+        ([H200], {}, None),
+        ([H200], Gap("absent"), None),
+        ([Gap("failed")], P2P, None),
+    ],
+)
 def test_the_limit_is_that_of_the_slowest_link_on_the_way(gpus, via, told):
     assert limit(gpus, via) == (told and (told[0], pytest.approx(told[1])))
 

@@ -32,7 +32,10 @@ from warm_cli import read_cli
 
 DATA = Path(__file__).parent / "data"
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/diagnose.json").read_text())
-OOM = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB of which 1.2 GiB is free."
+OOM = (
+    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB of which 1.2"
+    " GiB is free."
+)
 NVML = "node0:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Unknown Error"
 SBATCH = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\nexport NCCL_DEBUG=ERROR\nsrun python3 train.py\n"
 FIX = (Remedy("you", "do it"),)
@@ -87,12 +90,25 @@ def test_a_message_that_is_the_fault_leads_before_a_setting(tmp_path):
     (["/src/prep.py\", line 41, in <module>", "/env/lib/python3.12/site-packages/tok/core.py\", line 900, in encode"], "/src/prep.py:41"),
     (["/env/lib/python3.12/runpy.py\", line 88, in _run_code", "<frozen runpy>\", line 9, in x"], ""), ([], "")])
 def test_an_exception_of_the_program_names_the_line_to_fix_and_the_page_has_no_empty_card(tmp_path, frames, named):
-    (tmp_path / "j.log").write_text("\n".join([
-        "[rank2]: Traceback (most recent call last):", *(f'[rank2]:   File "{frame}\n[rank2]:     go(one)' for frame in frames), "[rank2]: IndexError: list index out of range",
-        "E0301 10:07:41.702000 91 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 2 (pid: 96) of binary: python", ""]))
+    (tmp_path / "j.log").write_text(
+        "\n".join(
+            [
+                "[rank2]: Traceback (most recent call last):",
+                *(f'[rank2]:   File "{frame}\n[rank2]:     go(one)' for frame in frames),
+                "[rank2]: IndexError: list index out of range",
+                (
+                    "E0301 10:07:41.702000 91 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 2"
+                    " (pid: 96) of binary: python"
+                ),
+                "",
+            ]
+        )
+    )
     document = diagnose(tmp_path / "j.log", "--html", tmp_path / "p.html", code=3)
     lead = document["lead"]
-    assert lead["cause"] == "peer-crashed" and (not named or f" {named}, " in lead["remedy"][0]["text"] and "IndexError" in lead["remedy"][0]["text"])
+    assert lead["cause"] == "peer-crashed" and (
+        not named or f" {named}, " in lead["remedy"][0]["text"] and "IndexError" in lead["remedy"][0]["text"]
+    )
     assert named or not re.search(r"\w:\d", lead["remedy"][0]["text"])
     assert not re.search(r"<article[^>]*>\s*</article>", (tmp_path / "p.html").read_text())
     shown = read_cli("diagnose", tmp_path / "j.log").stdout
@@ -153,7 +169,11 @@ def test_a_note_on_a_setting_stands_beside_an_undecided_log(tmp_path):
     assert ended.returncode == 4 and "note: NCCL_SOCKET_IFNAME" in ended.stdout
 
 
-@pytest.mark.parametrize("command", [["diagnose"], ["triage"], ["hang"], ["env"], ["look", "--record"], ["run", "--record"], ["run", "--log"], ["sync", "--trace"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [["diagnose"], ["triage"], ["hang"], ["env"], ["look", "--record"], ["run", "--record"], ["run", "--log"], ["sync", "--trace"]],
+    ids=" ".join,
+)
 def test_a_link_to_nothing_is_answered_like_a_missing_file(command, tmp_path):
     (tmp_path / "latest.log").symlink_to(tmp_path / "rotated.log")
     codes = [read_cli(*command, tmp_path / name).returncode for name in ("latest.log", "absent.log")]
@@ -238,13 +258,17 @@ def test_the_page_says_the_sentence_of_the_terminal(tmp_path):
 def test_files_need_no_torch_no_jupyter_no_linux(tmp_path):
     """Whatever macOS lacks is hidden; what it does there was not tried."""
     (tmp_path / "a.log").write_text(NVML + "\n")
-    hide = ("import builtins, os, sys\nhidden = {'torch', 'IPython', 'nbclient', 'papermill', 'jupyter_client', 'pynvml', 'ipywidgets', 'select.epoll'}\n"
-            "real = builtins.__import__\n"
-            "def need(name, *rest):\n    if name.split('.')[0] in hidden: raise ImportError(name)\n    return real(name, *rest)\n"
-            "builtins.__import__ = need\nopened = builtins.open\n"
-            "def open_(path, *rest, **more):\n    if str(path).startswith('/proc'): raise FileNotFoundError(path)\n    return opened(path, *rest, **more)\n"
-            "builtins.open = open_\nfrom nccl_runbook.__main__ import main\nsys.argv = ['nccl-runbook', 'diagnose', sys.argv[1]]\nmain()\n")
-    done = subprocess.run([sys.executable, "-c", hide, str(tmp_path / "a.log")], capture_output=True, text=True, env=with_library(), timeout=60)
+    hide = (
+        "import builtins, os, sys\nhidden = {'torch', 'IPython', 'nbclient', 'papermill', 'jupyter_client', 'pynvml', 'ipywidgets',"
+        " 'select.epoll'}\nreal = builtins.__import__\ndef need(name, *rest):\n    if name.split('.')[0] in hidden: raise"
+        " ImportError(name)\n    return real(name, *rest)\nbuiltins.__import__ = need\nopened = builtins.open\ndef open_(path, *rest,"
+        " **more):\n    if str(path).startswith('/proc'): raise FileNotFoundError(path)\n    return opened(path, *rest,"
+        " **more)\nbuiltins.open = open_\nfrom nccl_runbook.__main__ import main\nsys.argv = ['nccl-runbook', 'diagnose',"
+        " sys.argv[1]]\nmain()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", hide, str(tmp_path / "a.log")], capture_output=True, text=True, env=with_library(), timeout=60
+    )
     assert done.returncode == 3 and done.stdout.startswith("Broken: "), done.stderr
 
 
@@ -258,13 +282,22 @@ CAUSES = sorted(causes())
 @given(st.lists(st.tuples(st.sampled_from(["06-timeouts", "07-logs", "03-fewer-gpus", "02-environment"]), st.sampled_from(CAUSES),
                           st.sampled_from(STATUSES[:3]), st.sampled_from([Severity.BROKEN, Severity.WARN])), min_size=1, max_size=8))
 def test_what_leads_is_never_behind_something_proven(rows):
-    records = [Record(step=step, status="broken", started="2026-11-28T00:00:00Z",
-                      findings=[finding(c, s, v) for where, c, s, v in rows if where == step]) for step in dict.fromkeys(r[0] for r in rows)]
+    records = [
+        Record(
+            step=step,
+            status="broken",
+            started="2026-11-28T00:00:00Z",
+            findings=[finding(c, s, v) for where, c, s, v in rows if where == step],
+        )
+        for step in dict.fromkeys(r[0] for r in rows)
+    ]
     document = verdict_document(RunInfo(id="x", started="2026-11-28T00:00:00Z"), records)
     lead = leading(document.steps, document.causes)
     status = {c.id: c.status for c in document.causes}
     proven = [r for r in rows if status[r[1]] == "established"]
-    assert lead and (not proven or status[lead.cause] == "established" or lead in next(s for s in document.steps if s.notebook == "06-timeouts").findings)
+    assert lead and (
+        not proven or status[lead.cause] == "established" or lead in next(s for s in document.steps if s.notebook == "06-timeouts").findings
+    )
 
 
 @given(st.lists(st.sampled_from(CAUSES), max_size=6, unique=True), st.sets(st.sampled_from(sorted(step_texts()))))
@@ -300,7 +333,15 @@ def steps_of_a_run(found: dict[str, list[Finding]], symptom_steps: tuple[str, ..
     return [r.step for r in done]
 
 
-FOUND = st.lists(st.builds(finding, st.sampled_from([c for c in CAUSES if c != "benign"]), st.sampled_from(STATUSES), st.sampled_from([Severity.BROKEN, Severity.WARN, Severity.NOTE])), max_size=3)
+FOUND = st.lists(
+    st.builds(
+        finding,
+        st.sampled_from([c for c in CAUSES if c != "benign"]),
+        st.sampled_from(STATUSES),
+        st.sampled_from([Severity.BROKEN, Severity.WARN, Severity.NOTE]),
+    ),
+    max_size=3,
+)
 
 
 @given(st.dictionaries(st.sampled_from(STEPS[:-1]), FOUND))
@@ -336,13 +377,21 @@ def test_dumps_that_name_the_rank_end_a_run(tmp_path):
 
 
 def test_nothing_is_left_to_separate_where_a_cause_is_established():
-    records = [Record(step="07-logs", status="broken", started="2026-11-28T00:00:00Z",
-                      findings=[finding("duplicate-gpu", "established", Severity.BROKEN), finding("peer-crashed", "likely", Severity.WARN)])]
+    records = [
+        Record(
+            step="07-logs",
+            status="broken",
+            started="2026-11-28T00:00:00Z",
+            findings=[finding("duplicate-gpu", "established", Severity.BROKEN), finding("peer-crashed", "likely", Severity.WARN)],
+        )
+    ]
     document = verdict_document(RunInfo(id="x", started="2026-11-28T00:00:00Z"), records)
     assert left(document, leading(document.steps, document.causes), ["start-skew"]) == []
 
 
-@pytest.mark.parametrize(("dumps", "verdict", "status", "first"), [("stall", "degraded", "possible", "Degraded"), ("skip", "broken", "likely", "Broken")])
+@pytest.mark.parametrize(
+    ("dumps", "verdict", "status", "first"), [("stall", "degraded", "possible", "Degraded"), ("skip", "broken", "likely", "Broken")]
+)
 def test_no_verdict_is_stronger_than_what_copied_dumps_prove(dumps, verdict, status, first):
     """Copies have no date: a rank one step behind may have been moving; one that called something else had left the order at any time."""
     document = diagnose(DATA / "hang" / dumps, code=3)
@@ -360,7 +409,9 @@ def test_a_process_that_is_no_rank_is_not_counted_as_one():
 
 
 def test_the_frames_of_a_c_plus_plus_trace_are_no_error_lines(tmp_path):
-    (tmp_path / "job.log").write_text("[rank0]: frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f in /l/libc10.so)\nfatal error: strange\n")
+    (tmp_path / "job.log").write_text(
+        "[rank0]: frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f in /l/libc10.so)\nfatal error: strange\n"
+    )
     told = json.loads(read_cli("triage", str(tmp_path / "job.log"), "--json").stdout)
     assert [line["text"] for line in told["unknown_lines"]] == ["fatal error: strange"]
 
@@ -412,7 +463,9 @@ def test_one_rank_that_waits_in_its_first_collective_rules_nothing_out(tmp_path)
     assert diagnose(tmp_path)["lead"]["cause"] == "socket-interface-wrong"
 
 
-@pytest.mark.parametrize(("word", "missing"), [("slurm-4711.ot", True), ("job-3.lgo", True), ("torch.cuda", False), ("socket.error", False)])
+@pytest.mark.parametrize(
+    ("word", "missing"), [("slurm-4711.ot", True), ("job-3.lgo", True), ("torch.cuda", False), ("socket.error", False)]
+)
 def test_a_misspelt_file_is_told_and_a_word_is_read(word, missing):
     ended = read_cli("diagnose", word)
     assert (ended.returncode == 2) == missing
@@ -425,10 +478,21 @@ def test_a_setting_does_not_lead_before_the_failure_that_a_log_shows(tmp_path):
     assert found["lead"] is None and "ALLREDUCE 120" in found["sentence"] and "ALLREDUCE 121" in found["sentence"]
 
 
-@pytest.mark.parametrize(("line", "command", "cause"), [
-    ("node2:12:34 [0] NCCL WARN socketStartConnect: Connect to 192.0.2.7<41234> failed : Connection refused", "nc -vz 192.0.2.7 41234", "peer-crashed"),
-    ("[W socket.cpp:601] [c10d] The client socket has failed to connect to [node-1]:29500 (errno: 111 - Connection refused).",
-     "nc -vz node-1 29500", "rendezvous-misconfigured")])
+@pytest.mark.parametrize(
+    ("line", "command", "cause"),
+    [
+        (
+            "node2:12:34 [0] NCCL WARN socketStartConnect: Connect to 192.0.2.7<41234> failed : Connection refused",
+            "nc -vz 192.0.2.7 41234",
+            "peer-crashed",
+        ),
+        (
+            "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node-1]:29500 (errno: 111 - Connection refused).",
+            "nc -vz node-1 29500",
+            "rendezvous-misconfigured",
+        ),
+    ],
+)
 def test_who_refused_a_connection_is_asked_first(line, command, cause, tmp_path):
     (tmp_path / "job.log").write_text(line + "\n")
     found = diagnose(tmp_path / "job.log")
@@ -458,7 +522,11 @@ def run_folder(folder: Path, *names: str) -> Path:
     """What a run leaves: records, pages that quote known messages, logs of test ranks."""
     (folder / "logs" / "04-transports").mkdir(parents=True)
     for name in names:
-        save(Record(step=name, status="ok", started="2026-11-29T06:00:00Z", findings=[Finding("fine", Severity.OK, "fine")]), folder / f"{name}.json", Redactor({}))
+        save(
+            Record(step=name, status="ok", started="2026-11-29T06:00:00Z", findings=[Finding("fine", Severity.OK, "fine")]),
+            folder / f"{name}.json",
+            Redactor({}),
+        )
         (folder / f"{name}.html").write_text(f"<p>{OOM}</p>")
     (folder / "verdict.json").write_text('{"schema": "nccl-runbook/verdict/1"}')
     (folder / "logs" / "04-transports" / "rank0.log").write_text(OOM)
@@ -470,7 +538,10 @@ def test_of_a_whole_run_only_its_records_are_evidence(tmp_path):
     run = run_folder(tmp_path / "outputs" / "20261129T060000Z", "01-gpu-visibility", "02-environment")
     for path in (run, run / "verdict.json", run.parent):
         document = diagnose(path, code=0)
-        assert [Path(p).name for p in document["brought"].pop("records")] == ["01-gpu-visibility.json", "02-environment.json"] and not document["brought"]
+        assert [Path(p).name for p in document["brought"].pop("records")] == [
+            "01-gpu-visibility.json",
+            "02-environment.json",
+        ] and not document["brought"]
     (run.parent / "train.log").write_text(OOM)  # the job's own log beside it is one
     assert diagnose(run.parent, code=3)["lead"]["cause"] == "gpu-memory-exhausted"
     (tmp_path / "verdict.json").write_text('{"schema": "nccl-runbook/verdict/1"}')
@@ -488,14 +559,29 @@ def test_an_allocation_of_an_older_tag_is_one():
     assert sort(["c++ error.d2 in torch"]).words
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("diagnose", "job.log", "nope.log"), "there is no file nope.log"), (("diagnose", "nope.log"), "there is no file nope.log"),
-    (("hang", "job.log", "nope.log"), "there is no file nope.log"), (("diagnose", "job.log", "--gpus", "0"), "--gpus"),
-    (("plan", "sglang:d1+fsdp:d1", "--gpus", "0"), "--gpus"), (("run", "--gpus", "9-3"), "'9-3' begins above its end"),
-    (("run", "--gpus", "zero"), "'zero' is not a GPU index"), (("run", "--gpus", "0-99999999999"), "too large"), (("sync", "--gpus", "12345678"), "too large"), (("diagnose", "99999999"), "no process 99999999"),
-    (("diagnose", "4711471147"), "no process 4711471147"), (("look", "4711"), "--pid 4711"), (("look", "job.log"), "diagnose job.log"),
-    (("run", "--gpus", "77"), "there is no GPU 77"), (("sync", "--gpus", "0,77"), "there is no GPU"), (("run", "-p", "gpus", "77"), "there is no GPU 77"),
-    (("plan", "rollout.log", "--gpus", "2"), "there is no file rollout.log"), (("plan", "fsdp.json", "--gpus", "2"), "there is no file fsdp.json")])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("diagnose", "job.log", "nope.log"), "there is no file nope.log"),
+        (("diagnose", "nope.log"), "there is no file nope.log"),
+        (("hang", "job.log", "nope.log"), "there is no file nope.log"),
+        (("diagnose", "job.log", "--gpus", "0"), "--gpus"),
+        (("plan", "sglang:d1+fsdp:d1", "--gpus", "0"), "--gpus"),
+        (("run", "--gpus", "9-3"), "'9-3' begins above its end"),
+        (("run", "--gpus", "zero"), "'zero' is not a GPU index"),
+        (("run", "--gpus", "0-99999999999"), "too large"),
+        (("sync", "--gpus", "12345678"), "too large"),
+        (("diagnose", "99999999"), "no process 99999999"),
+        (("diagnose", "4711471147"), "no process 4711471147"),
+        (("look", "4711"), "--pid 4711"),
+        (("look", "job.log"), "diagnose job.log"),
+        (("run", "--gpus", "77"), "there is no GPU 77"),
+        (("sync", "--gpus", "0,77"), "there is no GPU"),
+        (("run", "-p", "gpus", "77"), "there is no GPU 77"),
+        (("plan", "rollout.log", "--gpus", "2"), "there is no file rollout.log"),
+        (("plan", "fsdp.json", "--gpus", "2"), "there is no file fsdp.json"),
+    ],
+)
 def test_what_was_typed_wrong_is_named_in_one_sentence(arguments, words, tmp_path):
     (tmp_path / "job.log").write_text(OOM + "\n")
     done = read_cli(*arguments, cwd=tmp_path)
@@ -503,16 +589,25 @@ def test_what_was_typed_wrong_is_named_in_one_sentence(arguments, words, tmp_pat
 
 
 @pytest.mark.parametrize("door", ["look", "hosts", "run"])
-@pytest.mark.parametrize("text", ['{"schema": "x"}', '{"schema": "nccl-runbook/record/2"}', '{"schema": "nccl-runbook/record/2", "step": 4}'])
+@pytest.mark.parametrize(
+    "text", ['{"schema": "x"}', '{"schema": "nccl-runbook/record/2"}', '{"schema": "nccl-runbook/record/2", "step": 4}']
+)
 def test_what_is_no_record_is_refused_in_our_words(door, text, tmp_path):
     (tmp_path / "rec.json").write_text(text)
     done = read_cli(door, "--record", "rec.json", cwd=tmp_path)
-    assert done.returncode == 2 and "rec.json is not a record" in done.stderr and not re.search("Input should|Field required", done.stderr), done.stderr
+    assert (
+        done.returncode == 2 and "rec.json is not a record" in done.stderr and not re.search("Input should|Field required", done.stderr)
+    ), done.stderr
 
 
-@pytest.mark.parametrize("lines", ["export NCCL_SOCKET_IFNAME=lo\nexport MASTER_ADDR=localhost\nsrun -N2 torchrun --nproc-per-node=8 train.py",
-                                   "#SBATCH --gpus-per-node=4\nexport NCCL_SOCKET_IFNAME=lo\nsrun -N2 torchrun --nproc-per-node=8 train.py",
-                                   "#SBATCH -N2\nexport GLOO_SOCKET_IFNAME=lo\nexport MASTER_ADDR=127.0.0.1\nsrun torchrun --nproc-per-node=8 train.py"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "export NCCL_SOCKET_IFNAME=lo\nexport MASTER_ADDR=localhost\nsrun -N2 torchrun --nproc-per-node=8 train.py",
+        "#SBATCH --gpus-per-node=4\nexport NCCL_SOCKET_IFNAME=lo\nsrun -N2 torchrun --nproc-per-node=8 train.py",
+        "#SBATCH -N2\nexport GLOO_SOCKET_IFNAME=lo\nexport MASTER_ADDR=127.0.0.1\nsrun torchrun --nproc-per-node=8 train.py",
+    ],
+)
 def test_no_test_of_gpus_follows_what_a_script_shows(lines, tmp_path):
     (tmp_path / "bad.sbatch").write_text(f"#!/bin/bash\n{lines}\n")
     answer = diagnose(tmp_path / "bad.sbatch", code=3)
@@ -520,7 +615,10 @@ def test_no_test_of_gpus_follows_what_a_script_shows(lines, tmp_path):
 
 
 def test_dumps_that_no_run_has_collected_are_not_to_be_read_now(tmp_path):
-    line = "[rank{0}]:[E1130 10:00:01.0 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={1}, OpType={2}, NumelIn=16, NumelOut=16, Timeout(ms)=600000) ran for 600050 milliseconds before timing out.\n"
+    line = (
+        "[rank{0}]:[E1130 10:00:01.0 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught collective operation timeout:"
+        " WorkNCCL(SeqNum={1}, OpType={2}, NumelIn=16, NumelOut=16, Timeout(ms)=600000) ran for 600050 milliseconds before timing out.\n"
+    )
     (tmp_path / "job.log").write_text(line.format(1, 48, "ALLREDUCE") + line.format(3, 48, "BROADCAST"))
     answer = diagnose(tmp_path / "job.log", code=3)
     assert answer["next"]["line"].startswith("nccl-runbook look") and "nccl-evidence" not in answer["next"]["line"]

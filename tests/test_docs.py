@@ -72,9 +72,14 @@ def test_the_page_for_assistants_is_short_and_links_every_schema() -> None:
 
 
 def test_06_has_a_line_to_paste_for_each_step_of_the_hunt_for_a_time_out() -> None:
-    """Device map, minibatches, pauses of the weight sync, stacks, a verbose run, a smaller form, a soak: guards and options that there are."""
+    """Device map, minibatches, pauses of the weight sync, stacks, a verbose run, a smaller form, a soak: guards and options that there
+    are."""
     text = "".join("".join(cell["source"]) for cell in json.loads((ROOT / "notebooks/06-timeouts.ipynb").read_text())["cells"])
     guards = {node.name for node in ast.parse((ROOT / "lib/nccl_guards.py").read_text()).body if isinstance(node, ast.FunctionDef)}
     named = set(re.findall(r"guard\.(\w+)\(", text))
-    assert named == {"enable_flight_recorder", "check_device_map", "init_process_group_checked", "check_minibatches", "pause_trace", "sync_clock"} <= guards
+    assert (
+        named
+        == {"enable_flight_recorder", "check_device_map", "init_process_group_checked", "check_minibatches", "pause_trace", "sync_clock"}
+        <= guards
+    )
     assert {"look", "reduce", "sync", "env", "triage"} <= set(re.findall(r"nccl-runbook (\w+)", text)) and "NCCL_GUARD_DEVICE_ID" in text

@@ -53,7 +53,10 @@ def test_values_of_an_event_reach_the_fields_of_their_names_and_no_others() -> N
     begin = {"event": "begin", "edge": "0-1", "size_bytes": 4, "peer": True, "later": 1}
     copy = {**begin, "event": "copy", "wrong": 0, "first": None, "s": 0.5}
     rank = RankResult(0, "exited", 0, events=[begin, copy, {**begin, "edge": "1-0"}], last_lines=["out of memory"])
-    assert ask._edges(rank, [4, 7]) == {"0-1": Edge(4, 7, "right", True, 4, gb_per_s=8 / 1e9), "1-0": Edge(7, 4, "failed", True, 4, text="out of memory")}
+    assert ask._edges(rank, [4, 7]) == {
+        "0-1": Edge(4, 7, "right", True, 4, gb_per_s=8 / 1e9),
+        "1-0": Edge(7, 4, "failed", True, 4, text="out of memory"),
+    }
 
 
 def test_without_two_gpus_or_time_nothing_is_copied(engine: Engine) -> None:

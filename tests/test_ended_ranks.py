@@ -1,4 +1,5 @@
-"""Ranks end whenever they like. One that was searched for drops out; one that somebody named is refused in a sentence; what is said of the others stays right."""
+"""Ranks end whenever they like. One that was searched for drops out; one that somebody named is refused in a sentence; what is said of
+the others stays right."""
 from __future__ import annotations
 
 import contextlib
@@ -18,7 +19,9 @@ from nccl_runbook.look import live
 from processes import start_time
 from warm_cli import read_cli
 
-LISTENS = "import socket, sys, time; held = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('ready', flush=True); time.sleep(60)"
+LISTENS = (
+    "import socket, sys, time; held = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('ready', flush=True); time.sleep(60)"
+)
 
 
 @contextlib.contextmanager
@@ -80,7 +83,9 @@ def test_a_process_that_ends_during_the_look_is_refused_if_it_was_named_alone(mo
 
 @pytest.mark.parametrize("is_awaited", [True, False], ids=["gone", "zombie"])
 @pytest.mark.parametrize("named", [[], [0]], ids=["searched", "job named"])
-def test_a_rank_that_ends_during_the_look_drops_out_and_the_other_stays(monkeypatch: pytest.MonkeyPatch, named: list[int], is_awaited: bool) -> None:
+def test_a_rank_that_ends_during_the_look_drops_out_and_the_other_stays(
+    monkeypatch: pytest.MonkeyPatch, named: list[int], is_awaited: bool
+) -> None:
     with ranks(SLEEPS, SLEEPS) as both:
         monkeypatch.setattr(os, "listdir", ends_when(f"/proc/{both[1].pid}/task", both[1], os.listdir, is_awaited))
         found = {r.pid for r in live.look([both[n].pid for n in named], 0.1, str).ranks}
@@ -153,5 +158,7 @@ watch([rank], after="1s", every=0.5, gap=0.5, html=None)
 def test_a_watch_survives_ranks_that_end_as_it_looks() -> None:
     """The rank ends as soon as it is said to stand."""
     with ranks(SLEEPS) as (rank,):
-        watch = subprocess.run([sys.executable, "-c", WATCHES, str(rank.pid)], env=with_library(), capture_output=True, text=True, timeout=120)
+        watch = subprocess.run(
+            [sys.executable, "-c", WATCHES, str(rank.pid)], env=with_library(), capture_output=True, text=True, timeout=120
+        )
     assert watch.returncode == 4 and watch.stdout.startswith("ended\n"), watch

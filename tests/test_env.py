@@ -35,7 +35,9 @@ def run(*arguments: str, env: dict[str, str] | None = None, given: str = "") -> 
     variables = {**CLEAN, **(env or {})}
     if not given:
         return read_cli("env", *arguments, env=variables)
-    return subprocess.run([sys.executable, "-m", "nccl_runbook", "env", *arguments], capture_output=True, text=True, timeout=60, env=variables, input=given)
+    return subprocess.run(
+        [sys.executable, "-m", "nccl_runbook", "env", *arguments], capture_output=True, text=True, timeout=60, env=variables, input=given
+    )
 
 
 def findings(*arguments: str, **more) -> dict[str, dict]:
@@ -47,19 +49,43 @@ def findings(*arguments: str, **more) -> dict[str, dict]:
 # ---- files -------------------------------------------------------------------------------------------------------------------------
 
 FORMS = {
-    "env output": "NCCL_DEBUG=INFO\nFOO=bar", "export": "export NCCL_DEBUG=INFO  # why", "quoted": 'export NCCL_DEBUG="INFO"', "prefix": "NCCL_DEBUG=INFO python t.py",
-    "declare": 'declare -x NCCL_DEBUG="INFO"', "env command": "env NCCL_DEBUG=INFO python t.py", "docker": "docker run -e NCCL_DEBUG=INFO image",
-    "beaker": "  --env NCCL_DEBUG=INFO \\", "mpirun": "mpirun -x NCCL_DEBUG=INFO ./a", "sbatch": "#SBATCH --export=ALL,NCCL_DEBUG=INFO,X=1",
-    "srun": "srun --export ALL,NCCL_DEBUG=INFO python t.py", "csh": "setenv NCCL_DEBUG INFO", "yaml": "env:\n  NCCL_DEBUG: INFO",
-    "yaml quoted": "env:\n  NCCL_DEBUG: 'INFO'", "kubernetes": "env:\n  - name: NCCL_DEBUG\n    value: \"INFO\"", "compose": "environment:\n  - NCCL_DEBUG=INFO",
-    "ray": 'runtime_env={"env_vars": {"NCCL_DEBUG": "INFO"}}', "python": 'os.environ["NCCL_DEBUG"] = "INFO"', "flow yaml": "{env: {NCCL_DEBUG: INFO, A: b}}",
-    "default": "export NCCL_DEBUG=${NCCL_DEBUG:-INFO}", "last wins": "NCCL_DEBUG=WARN\nNCCL_DEBUG=INFO", "proc environ": "A=b\0NCCL_DEBUG=INFO\0",
-    "before srun": "NCCL_DEBUG=INFO srun --export=ALL,X=1 python t.py", "apptainer": "apptainer exec --env A=1,NCCL_DEBUG=INFO x.sif python t.py",
-    "dense json": '{"env_vars":{"A":"1","NCCL_DEBUG":"INFO"}}', "kubernetes in a line": "env: [{name: NCCL_DEBUG, value: INFO}]",
-    "kubernetes json": '"env": [\n {\n"name": "NCCL_DEBUG",\n"value": "INFO"\n}]', "dense python": "os.environ['NCCL_DEBUG']='INFO'",
-    "setdefault": 'os.environ.setdefault("NCCL_DEBUG", "INFO")', "Dockerfile": "ENV NCCL_DEBUG INFO", "dotenv": "NCCL_DEBUG=INFO\r\n", "exports": "export A=1 NCCL_DEBUG=INFO B=2", "and": "cd /x && export NCCL_DEBUG=INFO; python t.py",
-    "keywords": 'BeakerEnvVar(name="NCCL_DEBUG", value="INFO"),', "keywords on lines": 'V1EnvVar(\n    name="NCCL_DEBUG",\n    value="INFO",\n)',
-    "toml": 'image = "/x.sqsh"\n[env]\nNCCL_DEBUG = "INFO"', "toml in a line": 'env = { A = "x = y", NCCL_DEBUG = "INFO" }',
+    "env output": "NCCL_DEBUG=INFO\nFOO=bar",
+    "export": "export NCCL_DEBUG=INFO  # why",
+    "quoted": 'export NCCL_DEBUG="INFO"',
+    "prefix": "NCCL_DEBUG=INFO python t.py",
+    "declare": 'declare -x NCCL_DEBUG="INFO"',
+    "env command": "env NCCL_DEBUG=INFO python t.py",
+    "docker": "docker run -e NCCL_DEBUG=INFO image",
+    "beaker": "  --env NCCL_DEBUG=INFO \\",
+    "mpirun": "mpirun -x NCCL_DEBUG=INFO ./a",
+    "sbatch": "#SBATCH --export=ALL,NCCL_DEBUG=INFO,X=1",
+    "srun": "srun --export ALL,NCCL_DEBUG=INFO python t.py",
+    "csh": "setenv NCCL_DEBUG INFO",
+    "yaml": "env:\n  NCCL_DEBUG: INFO",
+    "yaml quoted": "env:\n  NCCL_DEBUG: 'INFO'",
+    "kubernetes": 'env:\n  - name: NCCL_DEBUG\n    value: "INFO"',
+    "compose": "environment:\n  - NCCL_DEBUG=INFO",
+    "ray": 'runtime_env={"env_vars": {"NCCL_DEBUG": "INFO"}}',
+    "python": 'os.environ["NCCL_DEBUG"] = "INFO"',
+    "flow yaml": "{env: {NCCL_DEBUG: INFO, A: b}}",
+    "default": "export NCCL_DEBUG=${NCCL_DEBUG:-INFO}",
+    "last wins": "NCCL_DEBUG=WARN\nNCCL_DEBUG=INFO",
+    "proc environ": "A=b\0NCCL_DEBUG=INFO\0",
+    "before srun": "NCCL_DEBUG=INFO srun --export=ALL,X=1 python t.py",
+    "apptainer": "apptainer exec --env A=1,NCCL_DEBUG=INFO x.sif python t.py",
+    "dense json": '{"env_vars":{"A":"1","NCCL_DEBUG":"INFO"}}',
+    "kubernetes in a line": "env: [{name: NCCL_DEBUG, value: INFO}]",
+    "kubernetes json": '"env": [\n {\n"name": "NCCL_DEBUG",\n"value": "INFO"\n}]',
+    "dense python": "os.environ['NCCL_DEBUG']='INFO'",
+    "setdefault": 'os.environ.setdefault("NCCL_DEBUG", "INFO")',
+    "Dockerfile": "ENV NCCL_DEBUG INFO",
+    "dotenv": "NCCL_DEBUG=INFO\r\n",
+    "exports": "export A=1 NCCL_DEBUG=INFO B=2",
+    "and": "cd /x && export NCCL_DEBUG=INFO; python t.py",
+    "keywords": 'BeakerEnvVar(name="NCCL_DEBUG", value="INFO"),',
+    "keywords on lines": 'V1EnvVar(\n    name="NCCL_DEBUG",\n    value="INFO",\n)',
+    "toml": 'image = "/x.sqsh"\n[env]\nNCCL_DEBUG = "INFO"',
+    "toml in a line": 'env = { A = "x = y", NCCL_DEBUG = "INFO" }',
 }
 
 
@@ -68,37 +94,96 @@ def test_each_form_of_a_setting_is_read(form):
     assert parse(FORMS[form]).variables == {"NCCL_DEBUG": "INFO"}
 
 
-@pytest.mark.parametrize("text", ["#export NCCL_DEBUG=INFO", "# NCCL_DEBUG=INFO", "export NCCL_DEBUG=INFO\nunset NCCL_DEBUG", "MY_NCCL_DEBUG=INFO", "x.NCCL_DEBUG=INFO",
-                                  "python t.py  # NCCL_DEBUG=INFO", "echo $NCCL_DEBUG", "NCCL_DEBUG", "", "env:\n  NCCL_DEBUG: null", "NCCL_DEBUG: ~", "{NCCL_DEBUG: null, A: b}", '{"NCCL_DEBUG": None}', 'NCCL_DEBUG = "INFO"\nx(1)',
-                                  "- name: NCCL_DEBUG\n  value: null",  'if os.environ["NCCL_DEBUG"] == "INFO":', 'os.environ.get("NCCL_DEBUG", "INFO")'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#export NCCL_DEBUG=INFO",
+        "# NCCL_DEBUG=INFO",
+        "export NCCL_DEBUG=INFO\nunset NCCL_DEBUG",
+        "MY_NCCL_DEBUG=INFO",
+        "x.NCCL_DEBUG=INFO",
+        "python t.py  # NCCL_DEBUG=INFO",
+        "echo $NCCL_DEBUG",
+        "NCCL_DEBUG",
+        "",
+        "env:\n  NCCL_DEBUG: null",
+        "NCCL_DEBUG: ~",
+        "{NCCL_DEBUG: null, A: b}",
+        '{"NCCL_DEBUG": None}',
+        'NCCL_DEBUG = "INFO"\nx(1)',
+        "- name: NCCL_DEBUG\n  value: null",
+        'if os.environ["NCCL_DEBUG"] == "INFO":',
+        'os.environ.get("NCCL_DEBUG", "INFO")',
+    ],
+)
 def test_what_is_no_setting_is_not_read(text):
     assert parse(text).variables == {}
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("export NCCL_BUFFSIZE=$((4 * 1024 * 1024))", "4194304"), ("M=1024\nexport NCCL_BUFFSIZE=$((4*M * ${M}))", "4194304"), ("NCCL_BUFFSIZE=$(( (1+1)*2 ))", "4"),
-    ("NCCL_BUFFSIZE=$((4 * UNKNOWN))", "$((4*UNKNOWN))"), ("NCCL_BUFFSIZE=$((9**99999999))", "$((9**99999999))"), ("NCCL_BUFFSIZE=$((1/0))", "$((1/0))"),
-    ("NCCL_BUFFSIZE=$((__import__(1)))", "$((__import__(1)))"), ("NCCL_BUFFSIZE: 'null'", "null"), ("NCCL_BUFFSIZE=null", "null")])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("export NCCL_BUFFSIZE=$((4 * 1024 * 1024))", "4194304"),
+        ("M=1024\nexport NCCL_BUFFSIZE=$((4*M * ${M}))", "4194304"),
+        ("NCCL_BUFFSIZE=$(( (1+1)*2 ))", "4"),
+        ("NCCL_BUFFSIZE=$((4 * UNKNOWN))", "$((4*UNKNOWN))"),
+        ("NCCL_BUFFSIZE=$((9**99999999))", "$((9**99999999))"),
+        ("NCCL_BUFFSIZE=$((1/0))", "$((1/0))"),
+        ("NCCL_BUFFSIZE=$((__import__(1)))", "$((__import__(1)))"),
+        ("NCCL_BUFFSIZE: 'null'", "null"),
+        ("NCCL_BUFFSIZE=null", "null"),
+    ],
+)
 def test_arithmetic_is_worked_out_and_nothing_else(text, value):
     assert parse(text).variables == {"NCCL_BUFFSIZE": value}
 
 
-@pytest.mark.parametrize("text", [
-    'env["NCCL_DEBUG"] = os.environ["NCCL_DEBUG"]', 'env["MASTER_PORT"] = os.environ.get("MASTER_PORT", "")', 'os.environ["NCCL_DEBUG"] = level', "os.environ['NCCL_DEBUG'] = self.level",
-    'os.environ["NCCL_DEBUG"] = f"{level}"', 'os.environ.setdefault("NCCL_DEBUG", level)', 'env = {"MASTER_PORT": port, "A": "1"}', 'NCCL_DEBUG=os.getenv("LEVEL")', "dict(NCCL_DEBUG=str(level))",
-    'V1EnvVar(\n    name="NCCL_DEBUG",\n    value=level,\n)'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'env["NCCL_DEBUG"] = os.environ["NCCL_DEBUG"]',
+        'env["MASTER_PORT"] = os.environ.get("MASTER_PORT", "")',
+        'os.environ["NCCL_DEBUG"] = level',
+        "os.environ['NCCL_DEBUG'] = self.level",
+        'os.environ["NCCL_DEBUG"] = f"{level}"',
+        'os.environ.setdefault("NCCL_DEBUG", level)',
+        'env = {"MASTER_PORT": port, "A": "1"}',
+        'NCCL_DEBUG=os.getenv("LEVEL")',
+        "dict(NCCL_DEBUG=str(level))",
+        'V1EnvVar(\n    name="NCCL_DEBUG",\n    value=level,\n)',
+    ],
+)
 def test_an_expression_of_python_is_no_value(text):
     assert parse(text).variables == {}
 
 
-@pytest.mark.parametrize("text", ['printf "WORLD_SIZE: %s\\n" $WORLD_SIZE', "echo NCCL_DEBUG=$NCCL_DEBUG", 'echo "NCCL_DEBUG=$NCCL_DEBUG" >&2', "echo NCCL_DEBUG=off || true", 'print(f"MASTER_PORT: {port}")',
-                                  "sleep 1; echo 'NCCL_DEBUG=off'"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'printf "WORLD_SIZE: %s\\n" $WORLD_SIZE',
+        "echo NCCL_DEBUG=$NCCL_DEBUG",
+        'echo "NCCL_DEBUG=$NCCL_DEBUG" >&2',
+        "echo NCCL_DEBUG=off || true",
+        'print(f"MASTER_PORT: {port}")',
+        "sleep 1; echo 'NCCL_DEBUG=off'",
+    ],
+)
 def test_what_is_only_shown_sets_nothing(text):
     assert parse("export NCCL_DEBUG=INFO\n" + text).variables == {"NCCL_DEBUG": "INFO"}
 
 
-@pytest.mark.parametrize("text", ['echo "NCCL_DEBUG=INFO" >> ~/.nccl.conf', "echo NCCL_DEBUG=INFO | sudo tee -a /etc/nccl.conf", "echo start && export NCCL_DEBUG=INFO", "echo start; NCCL_DEBUG=INFO torchrun t.py",
-                                  'os.environ["NCCL_DEBUG"] = "INFO"', '"NCCL_DEBUG": INFO', "bash -c 'echo start; export NCCL_DEBUG=INFO'"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'echo "NCCL_DEBUG=INFO" >> ~/.nccl.conf',
+        "echo NCCL_DEBUG=INFO | sudo tee -a /etc/nccl.conf",
+        "echo start && export NCCL_DEBUG=INFO",
+        "echo start; NCCL_DEBUG=INFO torchrun t.py",
+        'os.environ["NCCL_DEBUG"] = "INFO"',
+        '"NCCL_DEBUG": INFO',
+        "bash -c 'echo start; export NCCL_DEBUG=INFO'",
+    ],
+)
 def test_what_is_written_to_a_file_or_set_beside_is_read(text):
     assert parse(text).variables == {"NCCL_DEBUG": "INFO"}
 
@@ -113,7 +198,9 @@ def test_any_text_is_read_without_an_error_and_only_allowed_names_are_kept(text)
     assert all(is_kept(name) for name in parse(text).variables)
 
 
-values = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="=,:/._-+^"), min_size=1, max_size=30).filter(lambda v: v[-1] not in ",")
+values = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="=,:/._-+^"), min_size=1, max_size=30).filter(
+    lambda v: v[-1] not in ","
+)
 
 
 @given(st.dictionaries(st.sampled_from(["NCCL_ALGO", "NCCL_SOCKET_IFNAME", "TORCH_FR_BUFFER_SIZE", "NCCL_TOPO_FILE"]), values, max_size=4))
@@ -197,9 +284,13 @@ def test_env_answers_within_half_a_second_without_torch_or_jupyter(tmp_path):
     script.write_text("".join(f"export NCCL_UNKNOWN_{i}=1 NCCL_DEBUG=ERROR\n" for i in range(300)))
     took, ended = command_s([sys.executable, "-m", "nccl_runbook", "env", str(script)], 0.5, env=CLEAN)
     assert ended.returncode == 3 and took < 0.5
-    ask = ("import sys; sys.argv = ['x', 'env', sys.argv[1]]\nfrom nccl_runbook.__main__ import main\ntry:\n main()\nexcept SystemExit:\n pass\n"
-           "print([m for m in ('torch', 'jupyter_client', 'papermill', 'nbformat', 'IPython', 'jinja2') if m in sys.modules])")
-    assert subprocess.run([sys.executable, "-c", ask, str(script)], capture_output=True, text=True, env=CLEAN).stdout.splitlines()[-1] == "[]"
+    ask = (
+        "import sys; sys.argv = ['x', 'env', sys.argv[1]]\nfrom nccl_runbook.__main__ import main\ntry:\n main()\nexcept SystemExit:\n"
+        " pass\nprint([m for m in ('torch', 'jupyter_client', 'papermill', 'nbformat', 'IPython', 'jinja2') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", ask, str(script)], capture_output=True, text=True, env=CLEAN).stdout.splitlines()[-1] == "[]"
+    )
 
 
 def test_env_looks_at_other_processes_as_roles():
@@ -248,7 +339,9 @@ def test_every_process_is_judged_by_its_own_namespaces_and_its_own_nccl_conf(tmp
             one.kill(), two.kill()
     assert here in seen.roles[0].interfaces and here not in seen.roles[1].interfaces
     missing = {f.title.partition(": ")[0]: f.title for f in judge(seen) if f.id == "interface-missing"}
-    assert f": {here} " in missing["GLOO_SOCKET_IFNAME"] and missing["GLOO_SOCKET_IFNAME"].endswith(f"({', '.join(seen.roles[1].interfaces)})"), "its own network"
+    assert f": {here} " in missing["GLOO_SOCKET_IFNAME"] and missing["GLOO_SOCKET_IFNAME"].endswith(
+        f"({', '.join(seen.roles[1].interfaces)})"
+    ), "its own network"
     assert "nope0" in missing["NCCL_SOCKET_IFNAME"] and here not in missing["NCCL_SOCKET_IFNAME"], "its own home"
     differ = [f.title for f in judge(seen) if f.id == "roles-differ"]
     assert any(f" pid {one.pid} ({seen.roles[0].ipc_namespace}), pid {two.pid} (ipc:[" in title for title in differ)
@@ -272,13 +365,25 @@ def test_the_library_of_every_process_is_known_not_only_of_the_first(paths, cont
 
 
 def test_a_second_process_on_another_cuda_is_told():
-    seen = [(dataclasses.replace(r, name=n), h) for n, (r, h) in (("a", _seen("/a/libnccl.so.2", "1", "13.0")), ("b", _seen("/b/libnccl.so.2", "2", "12.8")))]
+    seen = [
+        (dataclasses.replace(r, name=n), h)
+        for n, (r, h) in (("a", _seen("/a/libnccl.so.2", "1", "13.0")), ("b", _seen("/b/libnccl.so.2", "2", "12.8")))
+    ]
     assert [f.title for f in judge(probe._joined(seen)) if f.title.startswith("b: ") and "12.8" in f.title]
 
 
 def test_env_html_is_a_page_without_script_or_request(tmp_path):
     page = tmp_path / "env.html"
-    run("-", "--html", str(page), "--torch", "2.11", "--nccl", "2.28.9", given="NCCL_TOPO_FILE='<script>alert(1)</script>'\nNCCL_TIMEOUT=1\n")
+    run(
+        "-",
+        "--html",
+        str(page),
+        "--torch",
+        "2.11",
+        "--nccl",
+        "2.28.9",
+        given="NCCL_TOPO_FILE='<script>alert(1)</script>'\nNCCL_TIMEOUT=1\n",
+    )
     text = page.read_text()
     assert "<strong>torch 2.11, NCCL 2.28.9</strong>" in text, "what was judged"
     assert "&lt;script&gt;" in text and "<script" not in text and "://" not in text and "NCCL_TIMEOUT" in text
@@ -286,8 +391,17 @@ def test_env_html_is_a_page_without_script_or_request(tmp_path):
 
 # ---- secrets -----------------------------------------------------------------------------------------------------------------------
 
-SECRETS = {"WANDB_API_KEY": CANARY + "a", "HF_TOKEN": CANARY + "b", "VLLM_API_KEY": CANARY + "c", "NCCL_TOPO_FILE": f"/x/{CANARY}a/y", "MY_DB": CANARY + "d",
-           "NCCL_DEBUG_FILE": f"http://user:{CANARY}b@host/log", "NCCL_FASTRAK_SECRET": CANARY + "e", "NCCL_TIMEOUT": "1", "UCX_TLS": f"{CANARY}c"}
+SECRETS = {
+    "WANDB_API_KEY": CANARY + "a",
+    "HF_TOKEN": CANARY + "b",
+    "VLLM_API_KEY": CANARY + "c",
+    "NCCL_TOPO_FILE": f"/x/{CANARY}a/y",
+    "MY_DB": CANARY + "d",
+    "NCCL_DEBUG_FILE": f"http://user:{CANARY}b@host/log",
+    "NCCL_FASTRAK_SECRET": CANARY + "e",
+    "NCCL_TIMEOUT": "1",
+    "UCX_TLS": f"{CANARY}c",
+}
 
 
 def everything(*arguments: str, tmp_path: Path, **more) -> str:
@@ -319,8 +433,12 @@ def test_no_secret_of_another_process_is_told_anywhere(tmp_path):
 
 
 def test_no_secret_leaves_the_node():
-    done = subprocess.run([sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), probe.request()], capture_output=True, text=True,
-                          env={**CLEAN, **SECRETS})
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), probe.request()],
+        capture_output=True,
+        text=True,
+        env={**CLEAN, **SECRETS},
+    )
     assert CANARY not in done.stdout.replace(f"user:{CANARY}b", "") and "WANDB" not in done.stdout and '"NCCL_TIMEOUT": "1"' in done.stdout
 
 
@@ -344,7 +462,9 @@ def library(tmp_path: Path, wheels: dict[str, bool], text: bytes = b"NCCL versio
 
 def looked(**more: object) -> dict:
     asked = json.loads(probe.request()) | more
-    done = subprocess.run([sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), json.dumps(asked)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), json.dumps(asked)], capture_output=True, text=True
+    )
     return json.loads(done.stdout)
 
 
@@ -365,8 +485,12 @@ def test_a_preload_by_a_link_is_seen_as_the_file_that_is_mapped(tmp_path):
     real = next(p for p in Path("/proc/self/maps").read_text().split() if p.startswith("/") and "/libc.so" in p)
     (tmp_path / "libnccl.so.2").symlink_to(real)
     asked = {**json.loads(probe.request()), "mapped": "/libc.so", "copies": []}
-    done = subprocess.run([sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), json.dumps(asked)], capture_output=True, text=True,
-                          env={**CLEAN, "LD_PRELOAD": str(tmp_path / "libnccl.so.2")})
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        env={**CLEAN, "LD_PRELOAD": str(tmp_path / "libnccl.so.2")},
+    )
     said = json.loads(done.stdout)
     assert said["preloaded"] == [os.path.realpath(real)] == said["mapped"]
     assert probe_role.role_of("x", said).preloaded == said["preloaded"]
@@ -381,7 +505,13 @@ def test_a_real_rank_tells_its_environment(engine):
     seen = probe.collect(engine)
     role, = seen.roles
     assert role.variables["RANK"] == "0" and isinstance(role.torch, str) and role.nofile.isdecimal()
-    assert "lo" in role.interfaces and role.ipc_namespace.startswith("ipc:[") and isinstance(role.container, list) and seen.host.name and not any(n.startswith("NCCL_RUNBOOK") for n in role.variables)
+    assert (
+        "lo" in role.interfaces
+        and role.ipc_namespace.startswith("ipc:[")
+        and isinstance(role.container, list)
+        and seen.host.name
+        and not any(n.startswith("NCCL_RUNBOOK") for n in role.variables)
+    )
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert role.markers == {"python_version": python, "platform_machine": os.uname().machine}
     assert to_json(seen)
@@ -392,14 +522,28 @@ def test_a_script_is_a_role_beside_the_rank_and_only_a_missing_one_is_a_gap(engi
     assert [r.name for r in probe.collect(engine, str(tmp_path / "a.sh")).roles] == ["a rank", "a.sh"]
     seen = probe.collect(engine, str(tmp_path / "b.sh"))
     assert [r.name for r in seen.roles] == ["a rank"] and seen.host.name and judge(seen)
-    assert [(path, gap.reason) for path, gap in gaps_in({"environment": seen}) if fnmatchcase(path, RESTS_ON[-1])] == [("environment.left_out.script", "absent")]
+    assert [(path, gap.reason) for path, gap in gaps_in({"environment": seen}) if fnmatchcase(path, RESTS_ON[-1])] == [
+        ("environment.left_out.script", "absent")
+    ]
 
 
 def test_a_machine_without_proc_and_sys_gives_gaps_not_errors():
     gap = {"reason": "absent", "detail": "no such file"}
     asked = json.loads(probe.request())
-    said = {"event": "environment", "variables": {"NCCL_NET": "IB"}, "names": 9, "files": {p.replace("{pid}", "self"): gap for p in asked["files"]},
-            "mapped": gap, "libraries": {}, "reports": "", "torch": {}, "host": "mac", "interfaces": ["lo0", "en0"], "addresses": gap, "shm": gap}
+    said = {
+        "event": "environment",
+        "variables": {"NCCL_NET": "IB"},
+        "names": 9,
+        "files": {p.replace("{pid}", "self"): gap for p in asked["files"]},
+        "mapped": gap,
+        "libraries": {},
+        "reports": "",
+        "torch": {},
+        "host": "mac",
+        "interfaces": ["lo0", "en0"],
+        "addresses": gap,
+        "shm": gap,
+    }
     host, role = probe.host_of(said), probe_role.role_of("this process", said)
     assert isinstance(role.mapped, Gap) and isinstance(host.hcas, Gap) and isinstance(role.shm, Gap) and isinstance(host.iommu, Gap)
     assert judge(Environment([role], host))
@@ -417,7 +561,9 @@ def test_a_rank_has_the_conf_file_that_its_own_environment_names(own_engine, tmp
     (tmp_path / "my.conf").write_text("NCCL_NET=IB\n")
     (tmp_path / ".nccl.conf").write_text("NCCL_NET=Socket\n")
     monkeypatch.setenv("NCCL_CONF_FILE", named)  # of the notebook, not of a rank for which it is unset
-    seen = [probe_role.role_of("x", probe._of_rank(own_engine, {"HOME": str(tmp_path), "NCCL_CONF_FILE": conf})).conf for conf in (named, None)]
+    seen = [
+        probe_role.role_of("x", probe._of_rank(own_engine, {"HOME": str(tmp_path), "NCCL_CONF_FILE": conf})).conf for conf in (named, None)
+    ]
     assert seen[0][named] == {"NCCL_NET": "IB"} and usual not in seen[0]
     assert seen[1][usual] == {"NCCL_NET": "Socket"} and named not in seen[1]
 
@@ -447,7 +593,10 @@ def test_the_metadata_of_frameworks_beside_torch_is_read_without_importing_them(
     (site / "torch").mkdir(parents=True)
     (site / "torch/version.py").write_text("__version__ = '2.11.0+cu130'\n")
     (site / "vllm-0.10.0.dist-info").mkdir()
-    (site / "vllm-0.10.0.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: 0.10.0\nAuthor: {CANARY}\nRequires-Dist: torch==2.7.1; python_version == '3.12'\nRequires-Dist: numpy\n\nName: no\n")
+    (site / "vllm-0.10.0.dist-info/METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: vllm\nVersion: 0.10.0\nAuthor: {CANARY}\nRequires-Dist: torch==2.7.1; python_version =="
+        " '3.12'\nRequires-Dist: numpy\n\nName: no\n"
+    )
     done = run("--json", env={"VIRTUAL_ENV": str(tmp_path)})
     rows = [f for f in json.loads(done.stdout)["findings"] if f["id"] == "framework-version-incompatible"]
     assert [r["severity"] for r in rows] == ["warn"] and rows[0]["text"].startswith("this process: ")
@@ -465,16 +614,31 @@ def test_of_a_file_of_names_without_end_the_known_ones_are_kept():
     assert "NCCL_P2P_DISABLE" in role.variables and len(role.variables) < 5000 and len(role.variables) + role.others == 5001
 
 
-@pytest.mark.parametrize(("launch", "code"), [
-    ("torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:29500 train.py", 3), ("torchrun --nnodes 2 --rdzv-endpoint localhost:29500 t.py", 3),
-    ("torchrun --nnodes 2 --rdzv-endpoint node-1:29500 t.py", 0), ("torchrun --nnodes 2 --master-addr node-1 t.py", 0), ("python t.py", 3)])
+@pytest.mark.parametrize(
+    ("launch", "code"),
+    [
+        ("torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:29500 train.py", 3),
+        ("torchrun --nnodes 2 --rdzv-endpoint localhost:29500 t.py", 3),
+        ("torchrun --nnodes 2 --rdzv-endpoint node-1:29500 t.py", 0),
+        ("torchrun --nnodes 2 --master-addr node-1 t.py", 0),
+        ("python t.py", 3),
+    ],
+)
 def test_a_meeting_address_counts_unless_the_launcher_is_told_another(launch, code, tmp_path):
     (tmp_path / "run.sbatch").write_text(f"#!/bin/bash\n#SBATCH --nodes=2\nexport MASTER_ADDR=localhost\nsrun {launch}\n")
     assert run(str(tmp_path / "run.sbatch"), "--json").returncode == code
 
 
-@pytest.mark.parametrize(("slip", "meant"), [("NCCL_BI_HCA", "NCCL_IB_HCA"), ("NCCL_RPOTO", "NCCL_PROTO"), ("NCCL_IB_DISABEL", "NCCL_IB_DISABLE"),
-                                             ("NCCL_SOKCET_IFNAME", "NCCL_SOCKET_IFNAME"), ("NCCL_SOMETHING_ELSE", "")])
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("NCCL_BI_HCA", "NCCL_IB_HCA"),
+        ("NCCL_RPOTO", "NCCL_PROTO"),
+        ("NCCL_IB_DISABEL", "NCCL_IB_DISABLE"),
+        ("NCCL_SOKCET_IFNAME", "NCCL_SOCKET_IFNAME"),
+        ("NCCL_SOMETHING_ELSE", ""),
+    ],
+)
 def test_a_slip_of_two_letters_is_recognised(slip, meant):
     assert variables.nearest(slip) == meant
 
@@ -486,7 +650,14 @@ def test_an_old_name_beside_its_new_one_is_one_instruction(new, ids, tmp_path):
     assert {f["id"] for f in found} & {"renamed-variable", "contradiction"} == ids
 
 
-@pytest.mark.parametrize("line", ["Traceback (most recent call last):", "node0:1:1 [0] NCCL INFO NCCL_DEBUG set by environment to INFO", "[rank0]: Traceback (most recent call last):"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Traceback (most recent call last):",
+        "node0:1:1 [0] NCCL INFO NCCL_DEBUG set by environment to INFO",
+        "[rank0]: Traceback (most recent call last):",
+    ],
+)
 def test_a_log_sets_nothing_and_is_not_healthy(line, tmp_path):
     (tmp_path / "job.log").write_text(f"{line}\nrun with NCCL_DEBUG=WARN for details\n")
     document = json.loads(run(str(tmp_path / "job.log"), "--json").stdout)
@@ -512,7 +683,10 @@ def test_a_sentence_comes_first_and_counts_the_rest(tmp_path, lines, of_all):
     shown = run(str(tmp_path / "job.env"), "--html", str(tmp_path / "page.html")).stdout.splitlines()
     document = json.loads(run(str(tmp_path / "job.env"), "--json").stdout)
     first = document["findings"][0]
-    assert shown[0] == f"{document['verdict'].capitalize()}: {first['text']} {of_all}".strip() and sum(first["text"] in line for line in shown) == 1
+    assert (
+        shown[0] == f"{document['verdict'].capitalize()}: {first['text']} {of_all}".strip()
+        and sum(first["text"] in line for line in shown) == 1
+    )
     assert shown[-1] == f"verdict: {document['verdict']} (exit code {document['exit_code']})"
     assert of_all in (tmp_path / "page.html").read_text()
     assert document["verdict"] != "healthy" or first["severity"] == "ok", "a note is no headline"

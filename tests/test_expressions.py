@@ -34,7 +34,13 @@ def constants() -> list[tuple[tuple[str, re.Pattern], set[str]]]:
 @pytest.fixture(scope="module")
 def rows() -> dict[str, str]:
     catalogue = clues.catalogue()
-    return {**catalogue["printed"], **catalogue["spoken"], **catalogue["beside"], **_OWN, **{at: p.pattern for at, p in expressions.of_tables()}}
+    return {
+        **catalogue["printed"],
+        **catalogue["spoken"],
+        **catalogue["beside"],
+        **_OWN,
+        **{at: p.pattern for at, p in expressions.of_tables()},
+    }
 
 
 def texts(pattern: re.Pattern, size: int) -> list[str]:
@@ -91,8 +97,21 @@ def test_lists_name_what_is_there(constants: list[tuple[tuple[str, re.Pattern], 
     assert all(any(name.startswith(start) for name in rows) for start in ASKED) and BOUNDED.keys() <= {name for (name, _), _ in constants}
 
 
-@pytest.mark.parametrize("expression", [r"(\w+)=", r"-eyJ[\w-]{10,}\.", r"\s+$", r"(?:a|b|ab)*c", r"a.*b.*c", r"x*y*z", r"(\d+)+x", r"\[.*\]",
-                                        r"(?i)error[^;]*fatal", r"[ab]+[bc]+d"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        r"(\w+)=",
+        r"-eyJ[\w-]{10,}\.",
+        r"\s+$",
+        r"(?:a|b|ab)*c",
+        r"a.*b.*c",
+        r"x*y*z",
+        r"(\d+)+x",
+        r"\[.*\]",
+        r"(?i)error[^;]*fatal",
+        r"[ab]+[bc]+d",
+    ],
+)
 def test_a_slow_expression_is_seen(expression: str) -> None:
     """On a fast machine the simplest ones take less than AT_ONCE_S for LARGE characters."""
     assert grows(re.compile(expression), "search", 2 * LARGE)

@@ -18,7 +18,18 @@ from hypothesis import given, settings, strategies as st
 
 LIB = Path(__file__).resolve().parents[1] / "lib"
 
-DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+DTYPES = [
+    torch.bfloat16,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
 
 
 def weights(seed=0, count=20):
@@ -185,7 +196,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     for folder in (f for f in [tmp_path, *tmp_path.parents] if str(f).startswith(tempfile.gettempdir() + "/")):
         folder.chmod(folder.stat().st_mode | 0o055)
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 1 and "Permission denied" in ended.stderr and "closed/.w." in ended.stderr and left(tmp_path / "closed") == []
+    assert (
+        ended.returncode == 1 and "Permission denied" in ended.stderr and "closed/.w." in ended.stderr and left(tmp_path / "closed") == []
+    )
 
 
 SENDER = """
@@ -237,7 +250,11 @@ def test_a_loader_of_two_versions_finds_no_file_rather_than_a_mixture(tmp_path):
 
 def test_page_cache_that_nobody_uses_is_no_used_memory_of_a_container(tmp_path):
     """memory.current counts cached files, too; the kernel gives the inactive ones back when memory is asked for (cgroup v2)."""
-    for name, text in (("max", "1000000\n"), ("current", "900000\n"), ("stat", "anon 100000\nfile 800000\ninactive_file 700000\nactive_file 1\n")):
+    for name, text in (
+        ("max", "1000000\n"),
+        ("current", "900000\n"),
+        ("stat", "anon 100000\nfile 800000\ninactive_file 700000\nactive_file 1\n"),
+    ):
         (tmp_path / f"memory.{name}").write_text(text)
     free, limit = fast_disk.room("/dev/shm", str(tmp_path))
     assert free == 800_000 and "container" in limit

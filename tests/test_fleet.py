@@ -43,8 +43,17 @@ def record(node: str, night: str, change: Change = lambda facts: None, status: s
     interfaces = {"eth0": {"mtu": "9000", "state": "up", "speed": "100000", "address": "10.0.0.7"}}
     facts = {"gpus": gpus, "network": {**on_node.network(), "host": node, "interfaces": interfaces, "boot_id": node}}
     change(facts)
-    return {"schema": "nccl-runbook/record/2", "step": "01-gpu-visibility", "status": status, "reason": f"it is {status}", "started": f"{night}T{clock}+00:00",
-            "ended": f"{night}T23:20:00Z", "judged": {"host": node}, "facts": facts, "findings": [{"id": "made-up", "severity": status, "title": "it is", "remedy": [{"who": "you", "text": "Look."}]}]}
+    return {
+        "schema": "nccl-runbook/record/2",
+        "step": "01-gpu-visibility",
+        "status": status,
+        "reason": f"it is {status}",
+        "started": f"{night}T{clock}+00:00",
+        "ended": f"{night}T23:20:00Z",
+        "judged": {"host": node},
+        "facts": facts,
+        "findings": [{"id": "made-up", "severity": status, "title": "it is", "remedy": [{"who": "you", "text": "Look."}]}],
+    }
 
 
 def driver(facts: Facts) -> None:
@@ -76,7 +85,11 @@ def write(folder: Path, *records: Facts, name: str = "") -> Path:
 
 def a_history(path: Path, nodes: int, nights: int, failed: dict[str, range]) -> Path:
     """Nights of February, in which nodes failed."""
-    lines = [Line(f"2026-02-{at:02}", f"n{n:02}", "broken" if at in failed.get(f"n{n:02}", ()) else "ok") for at in range(1, nights + 1) for n in range(nodes)]
+    lines = [
+        Line(f"2026-02-{at:02}", f"n{n:02}", "broken" if at in failed.get(f"n{n:02}", ()) else "ok")
+        for at in range(1, nights + 1)
+        for n in range(nodes)
+    ]
     path.write_text(read.text_of(History({}), lines))
     return path
 
@@ -113,11 +126,18 @@ def two_nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_nights_name_who_deviates_what_changed_and_who_left_nothing(two_nights: Path) -> None:
     history = two_nights / "history.jsonl"
     first = answer_of(two_nights / "1", "--history", history)
-    assert [(line["node"], line["odd"]) for line in first["deviating"]] == [("n05", ["NCCL version"])] and "fleet-members-unknown" in ids(first)
+    assert [(line["node"], line["odd"]) for line in first["deviating"]] == [("n05", ["NCCL version"])] and "fleet-members-unknown" in ids(
+        first
+    )
     second = answer_of(two_nights / "2", "--history", history)
-    assert {line["node"]: line["odd"] for line in second["deviating"]} == {"n11": [], **{node: [name] for node, (_, name) in PLANTED.items()}}
+    assert {line["node"]: line["odd"] for line in second["deviating"]} == {
+        "n11": [],
+        **{node: [name] for node, (_, name) in PLANTED.items()},
+    }
     assert (second["missing"], second["nodes"], second["nights"]) == ({"n11": NIGHTS[0]}, 12, [*NIGHTS])
-    assert {(c["name"], *c["nodes"], c["since"]) for c in second["changes"]} == {(name, node, NIGHTS[0]) for node, (_, name) in PLANTED.items() if node != "n05"}
+    assert {(c["name"], *c["nodes"], c["since"]) for c in second["changes"]} == {
+        (name, node, NIGHTS[0]) for node, (_, name) in PLANTED.items() if node != "n05"
+    }
     assert (second["verdict"], second["failing"]) == ("degraded", [])
     lines = [json.loads(line) for line in history.read_text().splitlines()]
     for line in lines:
@@ -136,7 +156,9 @@ def test_nodes_that_are_alike_accuse_nobody(tmp_path: Path) -> None:
     names = tmp_path / "nodes.txt"
     names.write_text("n00 n01,n02  # the rack\nn03\n")
     seen = answer_of(a_night(tmp_path / "d", NIGHTS[0], 4), "--nodes", names)
-    assert (seen["verdict"], seen["deviating"], seen["missing"], seen["changes"]) == ("healthy", [], {}, []) and (tmp_path / "d" / "fleet.jsonl").is_file()
+    assert (seen["verdict"], seen["deviating"], seen["missing"], seen["changes"]) == ("healthy", [], {}, []) and (
+        tmp_path / "d" / "fleet.jsonl"
+    ).is_file()
     names.write_text("n00 n01 n02 n03 n77")
     seen = answer_of(tmp_path / "d", "--nodes", names)
     assert (seen["verdict"], seen["missing"]) == ("unknown", {"n77": ""})
@@ -160,19 +182,33 @@ def test_a_folder_per_node_is_read_without_what_a_run_writes_beside(tmp_path: Pa
 FULL = "n0.example.org n1.example.org n2.example.org"
 
 
-@pytest.mark.parametrize("records, named, missing", [
-    (FULL, "n0 n1 n2", {}), ("n0 n1 n2", FULL, {}), ("n0 n1.example.org n2", "n0.example.org n1 n2", {}), ("n0 n1", FULL, {"n2.example.org": ""}), (FULL, "n0 n1 n2 n3", {"n3": ""}),
-    # one short name, two full ones: it may be either
-    ("n0 n1 n2", f"{FULL} n0.other.org", {"n0.example.org": "", "n0.other.org": ""}), (f"{FULL} n0.other.org", "n0 n1 n2", {"n0": ""}),
-    ("n0.example.org n1.example.org n2.example.org", "n0.other.org", {"n0.other.org": ""}), ("10.0.0.1 10.0.0.2", "10.0.0.1 10.0.0.2 10.0.0.3", {"10.0.0.3": ""}), ("n0 n1", "n0 n1 n10.example.org", {"n10.example.org": ""}),
-])
-def test_a_short_name_is_the_node_of_the_only_full_name_that_begins_with_it(records: str, named: str, missing: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "records, named, missing",
+    [
+        (FULL, "n0 n1 n2", {}),
+        ("n0 n1 n2", FULL, {}),
+        ("n0 n1.example.org n2", "n0.example.org n1 n2", {}),
+        ("n0 n1", FULL, {"n2.example.org": ""}),
+        (FULL, "n0 n1 n2 n3", {"n3": ""}),
+        # one short name, two full ones: it may be either
+        ("n0 n1 n2", f"{FULL} n0.other.org", {"n0.example.org": "", "n0.other.org": ""}),
+        (f"{FULL} n0.other.org", "n0 n1 n2", {"n0": ""}),
+        ("n0.example.org n1.example.org n2.example.org", "n0.other.org", {"n0.other.org": ""}),
+        ("10.0.0.1 10.0.0.2", "10.0.0.1 10.0.0.2 10.0.0.3", {"10.0.0.3": ""}),
+        ("n0 n1", "n0 n1 n10.example.org", {"n10.example.org": ""}),
+    ],
+)
+def test_a_short_name_is_the_node_of_the_only_full_name_that_begins_with_it(
+    records: str, named: str, missing: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "nodes.txt").write_text(named)
     for node in records.split():
         write(tmp_path / "d", record(node, NIGHTS[0]))
     for share in ((), ("--share",)):
         seen = answer_of(tmp_path / "d", "--nodes", tmp_path / "nodes.txt", *share)
-        assert (len(seen["missing"]), seen["verdict"]) == (len(missing), "unknown" if missing else "healthy") and (share or seen["missing"] == missing)
+        assert (len(seen["missing"]), seen["verdict"]) == (len(missing), "unknown" if missing else "healthy") and (
+            share or seen["missing"] == missing
+        )
 
 
 def test_a_node_that_shows_its_full_name_from_one_night_on_is_not_missing(tmp_path: Path) -> None:
@@ -241,18 +277,28 @@ def link_into_an_unreadable_folder(path: Path) -> None:
     path.symlink_to(path.parent.parent / "closed" / "n6.json")
 
 
-@pytest.mark.parametrize("hide", [unreadable, unreadable_below, link_to_nothing, link_to_itself, record_that_is_gone, link_into_an_unreadable_folder])
+@pytest.mark.parametrize(
+    "hide", [unreadable, unreadable_below, link_to_nothing, link_to_itself, record_that_is_gone, link_into_an_unreadable_folder]
+)
 def test_a_node_whose_records_cannot_be_reached_is_not_healthy(hide: Callable[[Path], None], tmp_path: Path) -> None:
     night = a_night(tmp_path / "night", NIGHTS[0], 5)
     hide(night / "n6")
     # root without the capabilities that let it read everything
     become = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search") * (not os.geteuid())
-    ended = subprocess.run([*become, sys.executable, "-m", "nccl_runbook", "fleet", night, "--json"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=100)
+    ended = subprocess.run(
+        [*become, sys.executable, "-m", "nccl_runbook", "fleet", night, "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "lib")},
+        timeout=100,
+    )
     for folder in (night / "n6", tmp_path / "closed"):
         if folder.is_dir():
             folder.chmod(0o700)
     seen = json.loads(ended.stdout)
-    assert (seen["nodes"], seen["verdict"], len(seen["unread"]), ended.returncode) == (5, "unknown", 1, 4) and "fleet-file-unread" in ids(seen)
+    assert (seen["nodes"], seen["verdict"], len(seen["unread"]), ended.returncode) == (5, "unknown", 1, 4) and "fleet-file-unread" in ids(
+        seen
+    )
 
 
 # --- machines of one name
@@ -265,7 +311,9 @@ def test_no_machine_of_one_name_hides_another(name: str, layout: str, last: str,
         path = tmp_path / f"{layout.format(machine=machine)}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         status = "broken" if machine == ("e" if last == "broken" else "c") else "ok"
-        path.write_text(json.dumps({**record(machine, NIGHTS[0], mtu if machine == "d" else lambda facts: None, status), "judged": {"host": name}}))
+        path.write_text(
+            json.dumps({**record(machine, NIGHTS[0], mtu if machine == "d" else lambda facts: None, status), "judged": {"host": name}})
+        )
     seen = answer_of(tmp_path)
     assert (seen["nodes"], seen["verdict"], len(seen["failing"]), len(seen["deviating"])) == (5, "broken", 1, 2)
     assert "fleet-node-repeated" not in ids(seen)
@@ -276,7 +324,11 @@ def test_records_without_gpus_belong_to_the_machine_of_their_folder(tmp_path: Pa
     for machine in "abc":
         (tmp_path / machine).mkdir()
         for step in ("01-gpu-visibility", "03-fewer-gpus"):
-            made = {**record(machine, NIGHTS[0], status="broken" if (machine, step) == ("b", "03-fewer-gpus") else "ok"), "judged": {"host": "n1"}, "step": step}
+            made = {
+                **record(machine, NIGHTS[0], status="broken" if (machine, step) == ("b", "03-fewer-gpus") else "ok"),
+                "judged": {"host": "n1"},
+                "step": step,
+            }
             if step == "03-fewer-gpus":
                 made["facts"] = {"ladder": {"worlds": "2"}}
             write(tmp_path / machine, made, name=step)
@@ -338,7 +390,17 @@ def test_only_files_that_are_none_are_unknown_and_an_empty_folder_is_wrong_usage
     assert answer_of(empty, "--history", tmp_path / "h.jsonl")["exit_code"] == 4
 
 
-@pytest.mark.parametrize("arguments", [("none",), ("file.txt",), (".", "--nodes", "none"), (".", "--nodes", "no-names.txt"), (".", "--history", "file.txt"), (".", "--history", "none/x")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("none",),
+        ("file.txt",),
+        (".", "--nodes", "none"),
+        (".", "--nodes", "no-names.txt"),
+        (".", "--history", "file.txt"),
+        (".", "--history", "none/x"),
+    ],
+)
 def test_wrong_usage_is_one_sentence_and_changes_no_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
     write(tmp_path, record("a", NIGHTS[0]))
     (tmp_path / "file.txt").write_text("not mine\n")
@@ -375,9 +437,21 @@ def test_a_fault_of_all_nodes_puts_none_into_exclude(tmp_path: Path) -> None:
     assert (seen["verdict"], seen["failing"], seen["exclude"], seen["rates"]) == ("broken", [], "", [])
 
 
-@pytest.mark.parametrize("statuses, failing, deviating", [
-    ("broken " * 9 + "ok", 0, 0), ("broken broken ok", 0, 0), ("broken " * 3 + "ok ok unknown", 3, 4), ("broken ok", 1, 1), ("broken", 0, 0), ("unknown " * 5 + "broken", 1, 1), ("broken " * 5 + "unknown", 0, 1)])
-def test_a_fault_of_most_nodes_puts_none_into_exclude_and_the_page_counts_them(statuses: str, failing: int, deviating: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "statuses, failing, deviating",
+    [
+        ("broken " * 9 + "ok", 0, 0),
+        ("broken broken ok", 0, 0),
+        ("broken " * 3 + "ok ok unknown", 3, 4),
+        ("broken ok", 1, 1),
+        ("broken", 0, 0),
+        ("unknown " * 5 + "broken", 1, 1),
+        ("broken " * 5 + "unknown", 0, 1),
+    ],
+)
+def test_a_fault_of_most_nodes_puts_none_into_exclude_and_the_page_counts_them(
+    statuses: str, failing: int, deviating: int, tmp_path: Path
+) -> None:
     nodes = statuses.split()
     for at, status in enumerate(nodes):
         write(tmp_path, record(f"n{at}", NIGHTS[0], status=status))
@@ -418,8 +492,17 @@ def test_a_line_is_read_as_it_was_written(facts: dict[str, str | None], node: st
     assert read.history_of(read.text_of(History({}), [line])).lines == {NIGHTS[0]: {node: line}}
 
 
-@pytest.mark.parametrize("started, night", [("2026-03-01T23:59:00", "2026-03-01"), ("2026-03-02T00:01:00", "2026-03-01"), ("2026-03-02T11:59:00", "2026-03-01"), ("2026-03-02T12:00:00", "2026-03-02"),
-                                           ("yesterday", ""), ("9999-99-99T00:00:00", "")])
+@pytest.mark.parametrize(
+    "started, night",
+    [
+        ("2026-03-01T23:59:00", "2026-03-01"),
+        ("2026-03-02T00:01:00", "2026-03-01"),
+        ("2026-03-02T11:59:00", "2026-03-01"),
+        ("2026-03-02T12:00:00", "2026-03-02"),
+        ("yesterday", ""),
+        ("9999-99-99T00:00:00", ""),
+    ],
+)
 def test_a_night_lasts_from_noon_to_noon(started: str, night: str) -> None:
     assert read.night_of(f'{{"started": "{started}"'.encode()) == night
 
@@ -453,7 +536,9 @@ def test_share_changes_only_names(name: str, tmp_path: Path) -> None:
     for more in ((), ("--nodes", tmp_path / "nodes.txt")):
         plain, shared = (answer_of(tmp_path / NIGHTS[1], "--history", history, *more, *share) for share in ((), ("--share",)))
         assert [len(answer["missing"]) for answer in (plain, shared)] == [1 + bool(more)] * 2
-        assert sorted(plain["missing"].values()) == sorted(shared["missing"].values()) and not [node for node in nodes if node in json.dumps(shared)]
+        assert sorted(plain["missing"].values()) == sorted(shared["missing"].values()) and not [
+            node for node in nodes if node in json.dumps(shared)
+        ]
         for field in ("verdict", "nodes", "nights"):
             assert plain[field] == shared[field]
         for field in ("deviating", "changes", "differences", "rates"):
@@ -489,9 +574,17 @@ def test_1024_records_within_ten_seconds_and_300_mb(tmp_path: Path) -> None:
         if at == 700:
             mtu(own["facts"])
         write(tmp_path, own)
-    code = "import resource, subprocess, sys; c = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(c.returncode)"
+    code = (
+        "import resource, subprocess, sys; c = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL);"
+        " print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(c.returncode)"
+    )
     began = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-c", code, sys.executable, "-m", "nccl_runbook", "fleet", str(tmp_path), "--html", str(tmp_path / "p.html")], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code, sys.executable, "-m", "nccl_runbook", "fleet", str(tmp_path), "--html", str(tmp_path / "p.html")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 3, done.stderr
     assert ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime < 10 and int(done.stdout) < 300 << 10
@@ -524,13 +617,19 @@ def test_nodes_that_all_fail_alike_are_seldom_named() -> None:
 
 
 def test_a_night_in_which_most_nodes_failed_accuses_nobody() -> None:
-    lines = {f"2026-03-{at:02}": {node: Line(f"2026-03-{at:02}", node, "broken" if at == 4 and node != "a" else "ok") for node in "abcdef"} for at in range(1, 9)}
+    lines = {
+        f"2026-03-{at:02}": {node: Line(f"2026-03-{at:02}", node, "broken" if at == 4 and node != "a" else "ok") for node in "abcdef"}
+        for at in range(1, 9)
+    }
     assert rates(History(lines)) == []
 
 
 def test_nights_without_a_result_are_no_trials() -> None:
     statuses = ["broken", "missing", "unknown", "running", "ok", "broken"]
-    lines = {f"2026-03-0{at}": {"a": Line(f"2026-03-0{at}", "a", status), **{n: Line("", n, "ok") for n in "bcd"}} for at, status in enumerate(statuses, 1)}
+    lines = {
+        f"2026-03-0{at}": {"a": Line(f"2026-03-0{at}", "a", status), **{n: Line("", n, "ok") for n in "bcd"}}
+        for at, status in enumerate(statuses, 1)
+    }
     rate, = rates(History(lines))
     assert (rate.failed, rate.tested, rate.last) == (2, 3, "2026-03-06")
 
@@ -542,11 +641,15 @@ def test_the_chance_is_that_of_fishers_exact_test() -> None:
 
 def test_a_node_that_failed_in_some_nights_is_named_by_the_command(tmp_path: Path) -> None:
     history, folder = tmp_path / "h.jsonl", tmp_path / "d"
-    lines = [Line(f"2026-02-{at:02}", f"n{n:02}", "broken" if n == 2 and at in (3, 5, 9) else "ok") for at in range(1, 11) for n in range(12)]
+    lines = [
+        Line(f"2026-02-{at:02}", f"n{n:02}", "broken" if n == 2 and at in (3, 5, 9) else "ok") for at in range(1, 11) for n in range(12)
+    ]
     history.write_text(read.text_of(History({}), lines))
     seen = answer_of(a_night(folder, NIGHTS[0]), "--history", history)
     rate, = seen["rates"]
-    assert (rate["node"], rate["failed"], rate["tested"], rate["last"]) == ("n02", 3, 11, "2026-02-09") and rate["low"] < 3 / 11 < rate["high"]
+    assert (rate["node"], rate["failed"], rate["tested"], rate["last"]) == ("n02", 3, 11, "2026-02-09") and rate["low"] < 3 / 11 < rate[
+        "high"
+    ]
     assert [line["node"] for line in seen["deviating"]] == ["n02"] and "fleet-node-fails-sometimes" in ids(seen) and seen["exit_code"] == 3
 
 

@@ -15,9 +15,19 @@ FULL = "mount -t tmpfs -o size=64k none disk && mkdir disk/home && { head -c 700
 READ_ONLY = "mkdir home && mount -t tmpfs -o ro none disk"
 LEFT = r'find . \( -size 0 -type f -o -empty -type d ! -name disk ! -name home -o -name ".*.*" \) -print'
 # a command that makes a folder or a file, each with a new one in disk
-MAKERS = {"run": "run --out disk/a/out --step 07-logs --log job.log", "reduce": "reduce --out disk/a/out --axis n=1 -- echo hi", "soak": "soak --out disk/out --runs 1 -- true",
-          "gym": "dev gym --fault works-torchrun --keep disk/a/b", "bundle": "bundle done --out disk/b.zip --yes", "watch": "watch --job 99 --after 1s --wait 1s --every 0.2 --gap 0.5 --html disk/w.html",
-          "look": "look --gap 0.1 --save disk/look.json", "loud": "reduce --out disk/a/out --axis n=1 -- sh -c 'yes | head -c 20000'", "ab": "ab . b.env --rounds 1 --html disk/ab.html -- true", "triage": "triage job.log --html disk/page.html", "env": "env job.log --json --html disk/page.html"}
+MAKERS = {
+    "run": "run --out disk/a/out --step 07-logs --log job.log",
+    "reduce": "reduce --out disk/a/out --axis n=1 -- echo hi",
+    "soak": "soak --out disk/out --runs 1 -- true",
+    "gym": "dev gym --fault works-torchrun --keep disk/a/b",
+    "bundle": "bundle done --out disk/b.zip --yes",
+    "watch": "watch --job 99 --after 1s --wait 1s --every 0.2 --gap 0.5 --html disk/w.html",
+    "look": "look --gap 0.1 --save disk/look.json",
+    "loud": "reduce --out disk/a/out --axis n=1 -- sh -c 'yes | head -c 20000'",
+    "ab": "ab . b.env --rounds 1 --html disk/ab.html -- true",
+    "triage": "triage job.log --html disk/page.html",
+    "env": "env job.log --json --html disk/page.html",
+}
 
 
 def ended(before: str, words: str, folder: Path, timeout: float = 90) -> tuple[subprocess.CompletedProcess[str], list[str]]:
@@ -29,8 +39,12 @@ def ended(before: str, words: str, folder: Path, timeout: float = 90) -> tuple[s
         pytest.skip("no file system can be mounted in a user namespace here")
     env = {key: value for key, value in os.environ.items() if key != "XDG_CACHE_HOME"}
     home = "disk/home" if before == FULL else "home"
-    script = f'{before}; cd {folder}; HOME={folder}/{home}; export HOME; {sys.executable} -m nccl_runbook {words}; code=$?; {LEFT}; exit $code'
-    done = subprocess.run([*IN_USER_NAMESPACE, f"cd {folder}; {script}"], env=env, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+    script = (
+        f"{before}; cd {folder}; HOME={folder}/{home}; export HOME; {sys.executable} -m nccl_runbook {words}; code=$?; {LEFT}; exit $code"
+    )
+    done = subprocess.run(
+        [*IN_USER_NAMESPACE, f"cd {folder}; {script}"], env=env, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL
+    )
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
     return done, [line for line in done.stdout.splitlines() if line.startswith("./")]
 
@@ -74,10 +88,22 @@ def test_an_answer_that_cannot_be_printed_costs_the_lines_and_leaves_nothing_emp
     assert (len(sentences(done)), left) == (1, [])
 
 
-@pytest.mark.parametrize(("made", "stays"), [("open(f'{at}/_SUCCESS', 'w')", True), ("os.makedirs(f'{at}/logs'); open(f'{at}/logs/__init__.py', 'w')", True), ("os.symlink('nowhere', f'{at}/latest')", True), ("os.symlink('/', f'{at}/root')", True),
-                                               ("os.makedirs(f'{at}/logs/rank0')", False), ("0", False)])
+@pytest.mark.parametrize(
+    ("made", "stays"),
+    [
+        ("open(f'{at}/_SUCCESS', 'w')", True),
+        ("os.makedirs(f'{at}/logs'); open(f'{at}/logs/__init__.py', 'w')", True),
+        ("os.symlink('nowhere', f'{at}/latest')", True),
+        ("os.symlink('/', f'{at}/root')", True),
+        ("os.makedirs(f'{at}/logs/rank0')", False),
+        ("0", False),
+    ],
+)
 def test_only_folders_without_files_are_removed_at_the_end(made: str, stays: bool, tmp_path: Path) -> None:
-    code = f"import os, pathlib; from nccl_runbook.core.records import new_folder; at = pathlib.Path({str(tmp_path / 'above' / 'own')!r}); new_folder(at); {made}"
+    code = (
+        f"import os, pathlib; from nccl_runbook.core.records import new_folder; at = pathlib.Path({str(tmp_path / 'above' / 'own')!r});"
+        f" new_folder(at); {made}"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert (tmp_path / "above" / "own").is_dir() == stays == (tmp_path / "above").exists()
     assert len(list((tmp_path / "above" / "own").rglob("*"))) == (code.count("logs'") + 1) * stays

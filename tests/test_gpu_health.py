@@ -59,7 +59,9 @@ def test_ecc_errors_stays_quiet_when_they_are_history():
     assert of("ecc-errors", change_gpu(machine(), 3, ecc=m.Ecc(0, 5))) is None
 
 
-@pytest.mark.parametrize(("rows", "severity"), [(m.RemappedRows(0, 1, True, False), Severity.WARN), (m.RemappedRows(0, 9, False, True), Severity.BROKEN)])
+@pytest.mark.parametrize(
+    ("rows", "severity"), [(m.RemappedRows(0, 1, True, False), Severity.WARN), (m.RemappedRows(0, 9, False, True), Severity.BROKEN)]
+)
 def test_rows_need_reset_fires_when_pending_or_failed(rows, severity):
     assert of("rows-need-reset", change_gpu(machine(), 1, remapped_rows=rows)).severity is severity
 
@@ -81,13 +83,17 @@ def test_nvlink_down_stays_quiet_when_all_have_the_same_or_one_card_has_no_bridg
     assert of("nvlink-down", bridged) is None and of("nvlink-down", change_gpu(bridged, 2, nvlinks=none)) is None
 
 
-@pytest.mark.parametrize("fabric", [m.Fabric("in-progress", "Success"), m.Fabric("not-started", "Success"), m.Fabric("completed", "Unknown Error")])
+@pytest.mark.parametrize(
+    "fabric", [m.Fabric("in-progress", "Success"), m.Fabric("not-started", "Success"), m.Fabric("completed", "Unknown Error")]
+)
 def test_fabric_not_ready_fires_when_it_is_not_completed(fabric):
     waits = change_all(machine(), fabric=fabric)
     assert of("fabric-not-ready", waits).severity is Severity.WARN
     found = of("fabric-not-ready", dataclasses.replace(waits, cuda=cuda([], error="error 802", error_code=802)))
     assert (found.severity, found.cause) == (Severity.BROKEN, "fabric-manager-down")
-    assert of("fabric-not-ready", dataclasses.replace(waits, cuda=Gap("failed"))).severity is Severity.BROKEN, "nobody knows that CUDA works"
+    assert (
+        of("fabric-not-ready", dataclasses.replace(waits, cuda=Gap("failed"))).severity is Severity.BROKEN
+    ), "nobody knows that CUDA works"
 
 
 def test_fabric_not_ready_stays_quiet_when_there_is_no_fabric():
@@ -99,7 +105,10 @@ def test_clocks_held_down_fires_when_hot():
 
 
 def test_clocks_held_down_stays_quiet_when_idle_or_capped():
-    assert of("clocks-held-down", change_all(machine(), clock_reasons=["idle", "sw_power_cap", "applications_clocks_setting", "sync_boost"])) is None
+    assert (
+        of("clocks-held-down", change_all(machine(), clock_reasons=["idle", "sw_power_cap", "applications_clocks_setting", "sync_boost"]))
+        is None
+    )
 
 
 @pytest.mark.parametrize("changes", [{"compute_mode": "prohibited"}, {"compute_mode": "exclusive-process", "owners": [owner()]}])
@@ -126,7 +135,10 @@ def test_vgpu_limits_fires_when_a_guest_has_a_vgpu():
     assert of("vgpu-limits", change_gpu(machine(), 0, virtualisation="vgpu")).severity is Severity.NOTE
 
 
-@pytest.mark.parametrize(("nccl", "severity"), [("2.28.9", Severity.BROKEN), ("2.30.4", Severity.BROKEN), ("2.30.7", Severity.NOTE), (Gap("absent"), Severity.BROKEN)])
+@pytest.mark.parametrize(
+    ("nccl", "severity"),
+    [("2.28.9", Severity.BROKEN), ("2.30.4", Severity.BROKEN), ("2.30.7", Severity.NOTE), (Gap("absent"), Severity.BROKEN)],
+)
 def test_bus_ids_collide_fires_when_distinct_gpus_share_one(nccl, severity):
     found = of("bus-ids-collide", change(change_all(machine(2), pci_bus_id="00000000:00:06.0"), "cuda", nccl=nccl))
     assert (found.severity, found.cause) == (severity, "bus-id-collision")

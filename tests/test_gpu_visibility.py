@@ -118,7 +118,10 @@ def test_no_gpu_anywhere_takes_nvml_for_blind_only_where_it_is_absent(nvml, fire
 
 
 def test_no_gpu_anywhere_counts_devices_and_cuda_but_no_control_file():
-    assert judge_nvml.no_gpu_anywhere(change(bare(), "surroundings", files=[m.DeviceFile("/dev/nvidiactl", "crw-rw-rw-", "")])).id == "no-gpu-anywhere"
+    assert (
+        judge_nvml.no_gpu_anywhere(change(bare(), "surroundings", files=[m.DeviceFile("/dev/nvidiactl", "crw-rw-rw-", "")])).id
+        == "no-gpu-anywhere"
+    )
     for path in ("/dev/nvidia0", "/dev/dxg"):
         assert judge_nvml.no_gpu_anywhere(change(bare(), "surroundings", files=[m.DeviceFile(path, "crw-rw-rw-", "")])) is None
     assert judge_nvml.no_gpu_anywhere(dataclasses.replace(bare(), cuda=cuda([0]))) is None
@@ -141,7 +144,11 @@ def test_no_gpu_anywhere_quotes_the_bus_and_asks_who_can_help(container, severit
     (Gap("failed", "x"), False, "nvml-call-failed", "established"), (Gap("failed", "x"), None, "nvml-call-failed", "established")])
 def test_nvml_refuses_by_reason_and_place(gap, in_container, cause, status):
     """``in_container``: None if nobody knows."""
-    around = Gap("failed", "x") if in_container is None else dataclasses.replace(machine().surroundings, container=["/.dockerenv"] * in_container)
+    around = (
+        Gap("failed", "x")
+        if in_container is None
+        else dataclasses.replace(machine().surroundings, container=["/.dockerenv"] * in_container)
+    )
     [found] = judge_nvml.nvml_refuses(m.Machine(gap, around, machine().cuda))
     assert (found.severity, found.cause, found.status) == (Severity.BROKEN, cause, status)
 
@@ -149,14 +156,20 @@ def test_nvml_refuses_by_reason_and_place(gap, in_container, cause, status):
 FORBIDDEN = Gap("no-permission", "Insufficient Permissions")
 
 
-@pytest.mark.parametrize(("refused", "cuda_gpus", "severity", "cause", "status"), [
-    ([], 4, None, None, None), ([FORBIDDEN], 3, Severity.NOTE, None, None), ([FORBIDDEN], 2, Severity.BROKEN, "container-gpu-access", "established"),
-    ([FORBIDDEN] * 4, 0, Severity.BROKEN, "container-gpu-access", "established"),
-    ([Gap("failed", "Unknown Error")], 3, Severity.BROKEN, "nvml-call-failed", "established"),
-    ([FORBIDDEN, Gap("failed", "Unknown Error")], 2, Severity.BROKEN, "container-gpu-access", "established"),
-    ([Gap("failed", "GPU is lost")], 3, Severity.BROKEN, "gpu-or-link-fault", "established"),
-    ([Gap("failed", "GPU requires restart")], 3, Severity.BROKEN, "gpu-or-link-fault", "established"),
-    ([Gap("timed-out", "no answer")], 3, Severity.BROKEN, "gpu-or-link-fault", "likely")])
+@pytest.mark.parametrize(
+    ("refused", "cuda_gpus", "severity", "cause", "status"),
+    [
+        ([], 4, None, None, None),
+        ([FORBIDDEN], 3, Severity.NOTE, None, None),
+        ([FORBIDDEN], 2, Severity.BROKEN, "container-gpu-access", "established"),
+        ([FORBIDDEN] * 4, 0, Severity.BROKEN, "container-gpu-access", "established"),
+        ([Gap("failed", "Unknown Error")], 3, Severity.BROKEN, "nvml-call-failed", "established"),
+        ([FORBIDDEN, Gap("failed", "Unknown Error")], 2, Severity.BROKEN, "container-gpu-access", "established"),
+        ([Gap("failed", "GPU is lost")], 3, Severity.BROKEN, "gpu-or-link-fault", "established"),
+        ([Gap("failed", "GPU requires restart")], 3, Severity.BROKEN, "gpu-or-link-fault", "established"),
+        ([Gap("timed-out", "no answer")], 3, Severity.BROKEN, "gpu-or-link-fault", "likely"),
+    ],
+)
 def test_nvml_refuses_a_gpu_by_what_it_says(refused, cuda_gpus, severity, cause, status):
     listed = dataclasses.replace(change(machine(), "nvml", gpus=[*refused, *GPUS[len(refused):]]), cuda=cuda(range(cuda_gpus)))
     assert [(f.severity, f.cause, f.status) for f in judge_nvml.nvml_refuses_a_gpu(listed)] == [(severity, cause, status)] * bool(refused)
@@ -164,7 +177,9 @@ def test_nvml_refuses_a_gpu_by_what_it_says(refused, cuda_gpus, severity, cause,
 
 
 def test_nvml_refuses_a_gpu_stays_quiet_when_only_a_field_is_unsupported():
-    assert ids(rules.judge_gpus(change_gpu(machine(), 0, ecc=Gap("unsupported", "Not Supported"), owners=Gap("no-permission")))) == {"views-agree"}
+    assert ids(rules.judge_gpus(change_gpu(machine(), 0, ecc=Gap("unsupported", "Not Supported"), owners=Gap("no-permission")))) == {
+        "views-agree"
+    }
 
 
 # --- CUDA_VISIBLE_DEVICES
@@ -233,15 +248,23 @@ def test_a_rocm_torch_is_skipped():
     assert rules.judge_gpus(dataclasses.replace(bare(), cuda=cuda([0], cuda="", hip="6.2")))[0].severity is Severity.SKIPPED
 
 
-@pytest.mark.parametrize(("error", "cause"), [
-    ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "fabric-manager-down"),
-    ("cuInit: error 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: system has unsupported display driver / cuda driver combination",
-     "driver-library-mismatch"),
-    ("The NVIDIA driver on your system is too old (found version 11040).", "driver-too-old"),
-    ("cuInit: error 804 CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: forward compatibility was attempted on non supported HW", "driver-too-old"),
-    ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "gpu-exclusive-mode"),
-    ("an error nobody has seen yet", None),
-])
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "fabric-manager-down"),
+        (
+            "cuInit: error 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: system has unsupported display driver / cuda driver combination",
+            "driver-library-mismatch",
+        ),
+        ("The NVIDIA driver on your system is too old (found version 11040).", "driver-too-old"),
+        (
+            "cuInit: error 804 CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: forward compatibility was attempted on non supported HW",
+            "driver-too-old",
+        ),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "gpu-exclusive-mode"),
+        ("an error nobody has seen yet", None),
+    ],
+)
 def test_cuda_cannot_start_fires_when_initialisation_fails(error, cause):
     judged = rules.judge_gpus(dataclasses.replace(machine(), cuda=cuda([], error=error, error_code=1)))
     found = the("cuda-cannot-start", judged)
@@ -273,7 +296,9 @@ def test_cuda_misses_gpus_stays_quiet_when_the_variable_explains_it():
 def test_cuda_misses_gpus_fires_when_cuda_counts_fewer_than_the_variable_lets_through():
     found = the("cuda-misses-gpus", rules.judge_gpus(visible(machine(), "0,1,3", [0, 3])))
     assert (found.severity, found.cause, found.status) == (Severity.BROKEN, "gpu-or-link-fault", "possible")
-    assert "cuda-misses-gpus" not in ids(rules.judge_gpus(visible(machine(), "0,1,1", [0]))), "a value that is wrong is judged by its own rule"
+    assert "cuda-misses-gpus" not in ids(
+        rules.judge_gpus(visible(machine(), "0,1,1", [0]))
+    ), "a value that is wrong is judged by its own rule"
 
 
 @pytest.mark.parametrize("made", [
@@ -330,11 +355,20 @@ def test_gpus_that_a_cgroup_withholds_are_healthy():
 
 def test_wsl_is_healthy_with_dxg_alone():
     wsl = change(machine(1), "surroundings", files=[m.DeviceFile("/dev/dxg", "crw-rw-rw-", "")], is_wsl=True, pci_gpus={})
-    assert ids(rules.judge_gpus(made.change_all(wsl, nvlinks=Gap("unsupported"), owners=Gap("unsupported"), fabric=Gap("unsupported")))) == {"views-agree"}
+    assert ids(
+        rules.judge_gpus(made.change_all(wsl, nvlinks=Gap("unsupported"), owners=Gap("unsupported"), fabric=Gap("unsupported")))
+    ) == {"views-agree"}
 
 
 def test_a_geforce_without_peer_access_at_idle_is_healthy():
-    quiet = made.change_all(machine(), name="NVIDIA GeForce RTX 4090", nvlinks=Gap("unsupported", "Not Supported"), pcie=m.Pcie(1, 8, 4, 16),
-                            fabric=m.Fabric("not-supported", "Success"), ecc=Gap("unsupported"), memory=m.Memory(24 << 30, 1 << 30, 600 << 20))
+    quiet = made.change_all(
+        machine(),
+        name="NVIDIA GeForce RTX 4090",
+        nvlinks=Gap("unsupported", "Not Supported"),
+        pcie=m.Pcie(1, 8, 4, 16),
+        fabric=m.Fabric("not-supported", "Success"),
+        ecc=Gap("unsupported"),
+        memory=m.Memory(24 << 30, 1 << 30, 600 << 20),
+    )
     quiet = change(quiet, "nvml", pairs=made.pairs(4, "PHB", "chipset not supported"))
     assert ids(rules.judge_gpus(dataclasses.replace(quiet, cuda=cuda(range(4), peers=False)))) == {"views-agree"}

@@ -38,7 +38,11 @@ def test_each_world_of_real_ranks_leaves_how_it_ended_as_it_ends(engine, tmp_pat
         requests = [control, dataclasses.replace(control, name="clean", args=[*control.args, "--fault", "exit@1"])]
         made = own.run_in_turn(requests)
     files = [json.loads(path.read_bytes()) for path in sorted(tmp_path.glob(f"*/{STATE}"))]
-    assert [(f["name"], f["ended"]) for f in files] == [("control", "passed"), ("clean", "failed")] == [(w.request.name, w.ended) for w in made]
+    assert (
+        [(f["name"], f["ended"]) for f in files]
+        == [("control", "passed"), ("clean", "failed")]
+        == [(w.request.name, w.ended) for w in made]
+    )
     assert files[0]["gpus"] == [None, None] and files[0]["gb_per_s"]["all_reduce"] == made[0].busbw_gb_per_s("all_reduce") > 0
 
 
@@ -88,7 +92,9 @@ def test_before_a_run_has_a_folder_there_are_no_cells(tmp_path):
 
 
 def test_the_values_of_a_repeat_are_the_options_of_the_command_line():
-    made = grid.Grid({"symptom": "hangs", "log": "job.log", "gpus": "0-3", "python": "", "budget_s": 300}, ROOT / "notebooks", lambda *_, **__: None)
+    made = grid.Grid(
+        {"symptom": "hangs", "log": "job.log", "gpus": "0-3", "python": "", "budget_s": 300}, ROOT / "notebooks", lambda *_, **__: None
+    )
     assert arguments(made._again((1, 2))) == ["--gpus", "1,2", "--step", "03-fewer-gpus"]
     assert arguments(made._again("P2P off")) == ["--gpus", "0-3", "-p", "only", "P2P off", "--step", "04-transports"]
 

@@ -109,7 +109,11 @@ def test_near_misses_of_no_two_work_together_are_named_as_what_they_are(n):
         for bad in (every[:k], sorted(chance.sample(every, k))):
             check(n, lambda d, bad=bad: (d.kind, d.gpus, d.pairs) == ("gpus", tuple(bad), ()), gpus=bad)
     for cut in (2, n // 3, n - 2):
-        check(n, lambda d, cut=cut: d.kind == "split" and set(d.sides) == {tuple(every[:cut]), tuple(every[cut:])}, sides=(every[:cut], every[cut:]))
+        check(
+            n,
+            lambda d, cut=cut: d.kind == "split" and set(d.sides) == {tuple(every[:cut]), tuple(every[cut:])},
+            sides=(every[:cut], every[cut:]),
+        )
     for pairs in ([(0, 1)], [(0, 1), (2, 3)], [(0, 1), (1, 2)]):
         check(n, lambda d, pairs=pairs: (d.kind, list(d.pairs)) == ("pairs", pairs), pairs=pairs)
 
@@ -134,7 +138,9 @@ def test_several_gpus_while_two_are_good(n):
 
 def test_a_walk_that_the_stated_number_ends_is_unclear():
     diagnosis, runs, _, recorded = run(16, fails(gpus=[0, 2, 4, 6, 8, 10, 12, 14, 15]))
-    assert (diagnosis.kind, replay(range(16), recorded)) == ("unclear", diagnosis) and g_outcomes.most_runs(16) - g_outcomes.REPEATS - 16 < runs <= g_outcomes.most_runs(16) - g_outcomes.REPEATS
+    assert (diagnosis.kind, replay(range(16), recorded)) == ("unclear", diagnosis) and g_outcomes.most_runs(
+        16
+    ) - g_outcomes.REPEATS - 16 < runs <= g_outcomes.most_runs(16) - g_outcomes.REPEATS
 
 
 def test_two_gpus_and_a_gpu_beside_a_pair():
@@ -147,7 +153,9 @@ def across(sides):
     return [tuple(sorted(p)) for one, two in itertools.combinations(sides, 2) for p in itertools.product(one, two)]
 
 
-@pytest.mark.parametrize("sides", [((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 3), (1, 2), (4, 5)), ((0, 1, 2), (3, 4, 5), (6, 7)), ((0, 1), (2,), (3, 4, 5))])
+@pytest.mark.parametrize(
+    "sides", [((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 3), (1, 2), (4, 5)), ((0, 1, 2), (3, 4, 5), (6, 7)), ((0, 1), (2,), (3, 4, 5))]
+)
 def test_a_split_into_more_than_two_sets_accuses_no_gpu(sides):
     """Such as P2P that works below one PCIe switch only, with four of them."""
     check(sum(map(len, sides)), lambda d: (d.kind, d.sides and set(d.sides)) == ("split", set(sides)), pairs=across(sides))

@@ -78,7 +78,10 @@ def test_what_agrees_passes_and_is_printed_once(said: list[list[str]]) -> None:
 
 
 def test_nobody_has_work_and_nobody_is_singled_out(said: list[list[str]]) -> None:
-    assert all("rank 0: steps = 0; rank 1: steps = 0" in one for one in outcome(said, "zero everywhere")) and len(outcome(said, "zero everywhere")) == 4
+    assert (
+        all("rank 0: steps = 0; rank 1: steps = 0" in one for one in outcome(said, "zero everywhere"))
+        and len(outcome(said, "zero everywhere")) == 4
+    )
 
 
 def test_a_rank_that_is_elsewhere_or_absent_is_named_within_the_limit(said: list[list[str]]) -> None:
@@ -100,13 +103,15 @@ def test_the_group_has_its_timeout_and_the_clock_its_bound(said: list[list[str]]
         (clock,) = lines(said, "sync_clock", rank)
         assert abs(clock["data"]["offset_s"]) <= clock["data"]["uncertainty_s"] + 0.001, "one host has one clock"
     pause, whole = lines(said, "pause_trace", 2)
-    assert list(whole["data"]) == ["other"] and re.match(r"a framework's own sync .*\b0\.\d+ s", whole["says"]), "where no phase is named none is told"
+    assert list(whole["data"]) == ["other"] and re.match(
+        r"a framework's own sync .*\b0\.\d+ s", whole["says"]
+    ), "where no phase is named none is told"
     assert list(pause["data"]) == ["pause", "gather", "wire"] and pause["data"]["gather"] >= 0.02 and "gather" in pause["says"]
 
 
 def test_a_call_costs_at_most_a_hundredth_of_a_step_of_50_ms(said: list[list[str]], tmp_path: Path) -> None:
-    """At p50, of the rank that was disturbed least, in the best of up to three worlds. The calling thread's own time, which a neighbour on the
-    machine hardly lengthens; by the clock the exchange itself comes on top, and ranks that share few cores stand in each other's way
+    """At p50, of the rank that was disturbed least, in the best of up to three worlds. The calling thread's own time, which a neighbour
+    on the machine hardly lengthens; by the clock the exchange itself comes on top, and ranks that share few cores stand in each other's way
     there, so that is held beside a bare exchange of the same run."""
     tries = [cheapest(said)]
     while len(tries) < 3 and max(tries[-1].values()) >= 0.0005:
@@ -118,7 +123,10 @@ def cheapest(said: list[list[str]]) -> dict[str, float]:
     """The least of four ranks' medians: seconds."""
     costs = [json.loads(line.removeprefix("COST ")) for rank in said for line in rank if line.startswith("COST ")]
     assert len(costs) == 4
-    return {**{way: min(c[way] for c in costs) for way in ("plain", "beside")}, "by the clock": min(c["wall"] - 2 * c["bare"] for c in costs)}
+    return {
+        **{way: min(c[way] for c in costs) for way in ("plain", "beside")},
+        "by the clock": min(c["wall"] - 2 * c["bare"] for c in costs),
+    }
 
 
 def test_the_names_of_an_older_torch(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

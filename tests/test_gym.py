@@ -1,4 +1,5 @@
-"""The gym: jobs that end within a second or two, one for each kind of answer, judged by their log alone; and the command. All jobs: make gym."""
+"""The gym: jobs that end within a second or two, one for each kind of answer, judged by their log alone; and the command. All jobs: make
+gym."""
 from __future__ import annotations
 
 import json
@@ -29,8 +30,18 @@ TRAIN = Path(ask.__file__).parent / "job" / "train.py"
 DETAIL = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 # what its ranks are given besides; "" takes a variable away
 QUICK: dict[str, dict[str, str]] = {
-    "raises-shell": {}, "wrong-argument": {}, "host-memory": {}, "open-files": {}, "shapes-differ": {}, "shapes-differ-detail": DETAIL, "types-of-one-size-detail": DETAIL, "ddp-models-differ": {},
-    "interface": {"GLOO_SOCKET_IFNAME": "eth99"}, "no-address": {"MASTER_ADDR": ""}, "no-rank": {"RANK": ""}}
+    "raises-shell": {},
+    "wrong-argument": {},
+    "host-memory": {},
+    "open-files": {},
+    "shapes-differ": {},
+    "shapes-differ-detail": DETAIL,
+    "types-of-one-size-detail": DETAIL,
+    "ddp-models-differ": {},
+    "interface": {"GLOO_SOCKET_IFNAME": "eth99"},
+    "no-address": {"MASTER_ADDR": ""},
+    "no-rank": {"RANK": ""},
+}
 UNDECIDED = {"exits-early": {}}  # only its victims print a word
 WORKS = ("short", "caught_once")
 
@@ -39,15 +50,25 @@ WORKS = ("short", "caught_once")
 def launcher() -> Iterator[subprocess.Popen[str]]:
     """It has imported torch, and forks the ranks of each job."""
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, Path(__file__).with_name("gym_ranks.py")], stdin=pipe, stdout=pipe, text=True, start_new_session=True) as running:
+    with subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("gym_ranks.py")], stdin=pipe, stdout=pipe, text=True, start_new_session=True
+    ) as running:
         yield running
         os.killpg(running.pid, signal.SIGKILL)
 
 
 def ended(launcher: subprocess.Popen[str], folder: Path, does: str, variables: dict[str, str]) -> tuple[list[int], dict[str, Any]]:
     """The ends of the ranks, and what `diagnose` answers to their log."""
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "3", "OMP_NUM_THREADS": "1", "JOB_TIMEOUT_S": "10"}
-    print(json.dumps({"does": does, "folder": str(folder), "variables": {**meeting, **variables}, "size": 3}), file=launcher.stdin, flush=True)
+    meeting = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "3",
+        "OMP_NUM_THREADS": "1",
+        "JOB_TIMEOUT_S": "10",
+    }
+    print(
+        json.dumps({"does": does, "folder": str(folder), "variables": {**meeting, **variables}, "size": 3}), file=launcher.stdin, flush=True
+    )
     codes = json.loads(launcher.stdout.readline())
     return codes, json.loads(read_cli("diagnose", folder / "job.log", "--json").stdout)
 
@@ -77,7 +98,9 @@ def test_runs_of_jobs_that_work_come_in_turn() -> None:
     assert [job.name for job in in_turn(works, 3)] == ["works-short-1", "works-shell-2", "works-short-3"] and not in_turn([], 3)
 
 
-@pytest.mark.parametrize(("outcomes", "code"), [(["right", "right"], 0), (["right", "wrong", "undecided"], 3), (["right", "undecided"], 4), ([], 4)])
+@pytest.mark.parametrize(
+    ("outcomes", "code"), [(["right", "right"], 0), (["right", "wrong", "undecided"], 3), (["right", "undecided"], 4), ([], 4)]
+)
 def test_the_exit_code_is_that_of_the_worst_outcome(outcomes: list[Any], code: int) -> None:
     assert judge.exit_code(outcomes) == code
 
@@ -108,7 +131,9 @@ def test_only_the_cause_with_its_rank_counts_as_right(answer: dict[str, Any], ou
     assert judge.outcome(STOPPED, answer, "77") == outcome
 
 
-@pytest.mark.parametrize(("verdict", "status", "outcome"), [("broken", "possible", "right"), ("unknown", "possible", "undecided"), ("broken", None, "right")])
+@pytest.mark.parametrize(
+    ("verdict", "status", "outcome"), [("broken", "possible", "right"), ("unknown", "possible", "undecided"), ("broken", None, "right")]
+)
 def test_a_first_line_that_says_the_fault_is_right_whatever_its_reason(verdict: str, status: str | None, outcome: str) -> None:
     job = Job("", "", "", "", ("duplicate-gpu",), says="use the same GPU")
     assert judge.outcome(job, told("Broken: ranks 0 and 1 use the same GPU.", "device-not-set-per-rank", status, verdict)) == outcome
@@ -139,7 +164,10 @@ def two_jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """How the command ended on one job that hangs and one that works, and its page."""
     def run() -> tuple[Any, str]:
         page = tmp_path_factory.mktemp("two") / "gym.html"
-        return read_cli("dev", "gym", "--fault", "stopped", "--fault", "works-short", "--json", "--html", page, timeout=250), page.read_text()
+        return (
+            read_cli("dev", "gym", "--fault", "stopped", "--fault", "works-short", "--json", "--html", page, timeout=250),
+            page.read_text(),
+        )
 
     yield from begun(request, test_the_command_starts_a_job_that_hangs_and_one_that_works.__name__, run)
 
@@ -161,7 +189,19 @@ def test_a_page_says_that_an_answer_was_wrong() -> None:
     assert "gym" in dev._page([trial("raises", "wrong")], 3)
 
 
-@pytest.mark.parametrize("words", [["--fault", "no-such-fault"], ["--fault", "stopped", "--on", "gpu"], ["--fault", "gpu-memory"], ["--at-once", "0"], ["--works", "0"], ["--on", "tpu"], ["--python", "/no/such/python"], ["--keep", "/proc/x"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--fault", "no-such-fault"],
+        ["--fault", "stopped", "--on", "gpu"],
+        ["--fault", "gpu-memory"],
+        ["--at-once", "0"],
+        ["--works", "0"],
+        ["--on", "tpu"],
+        ["--python", "/no/such/python"],
+        ["--keep", "/proc/x"],
+    ],
+)
 def test_a_wrong_word_is_refused_before_a_job_starts(words: list[str]) -> None:
     ended = read_cli("dev", "gym", *words)
     assert ended.returncode == 2 and len(ended.stderr.strip().splitlines()) == 1 and not ended.stdout
@@ -174,7 +214,9 @@ def test_only_jobs_that_work_are_listed_and_a_fault_is_none_of_them() -> None:
 
 
 def test_without_namespaces_jobs_that_mount_are_left_out(tmp_path: Path) -> None:
-    ended = read_cli("dev", "gym", "--fault", "disk-full", "--fault", "shm-full", "--json", env={**os.environ, "PATH": str(tmp_path)})  # no unshare(1)
+    ended = read_cli(
+        "dev", "gym", "--fault", "disk-full", "--fault", "shm-full", "--json", env={**os.environ, "PATH": str(tmp_path)}
+    )  # no unshare(1)
     assert ended.returncode == 4 and json.loads(ended.stdout)["faults"] == [] and "mount" in ended.stderr
 
 
@@ -216,8 +258,14 @@ def trial(name: str, outcome: str) -> Trial:
     return Trial(jobs()[name], [Answer("log", outcome, "", None, None, [], 0.1)], outcome, 1.0)
 
 
-@pytest.mark.parametrize(("outcomes", "counts"), [
-    ({"raises": "right", "works-short": "right"}, (1, 0, 0, 0)), ({"raises": "wrong", "killed": "undecided"}, (0, 1, 1, 0)), ({"works-short": "wrong"}, (0, 0, 0, 1))])
+@pytest.mark.parametrize(
+    ("outcomes", "counts"),
+    [
+        ({"raises": "right", "works-short": "right"}, (1, 0, 0, 0)),
+        ({"raises": "wrong", "killed": "undecided"}, (0, 1, 1, 0)),
+        ({"works-short": "wrong"}, (0, 0, 0, 1)),
+    ],
+)
 def test_faults_and_false_alarms_are_counted_apart(outcomes: dict[str, str], counts: tuple[int, ...]) -> None:
     trials = [trial(name, word) for name, word in outcomes.items()]
     faults = tuple(table.count(trials, word, True) for word in ("right", "undecided", "wrong"))

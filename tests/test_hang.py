@@ -32,8 +32,16 @@ from pydantic import TypeAdapter
 from triage_samples import hung, init
 
 DATA = Path(__file__).parent / "data" / "hang"
-KINDS = {"skip": {"skipped", "order", "mismatch", "unmatched"}, "stall": {"host-busy", "skipped", "unmatched"}, "size": {"mismatch"}, "dtype": {"mismatch"}, "op": {"mismatch"},
-         "swap": {"order", "skipped", "mismatch"}, "extra": {"mismatch", "skipped"}, "gpu": {"gpu-stuck"}}
+KINDS = {
+    "skip": {"skipped", "order", "mismatch", "unmatched"},
+    "stall": {"host-busy", "skipped", "unmatched"},
+    "size": {"mismatch"},
+    "dtype": {"mismatch"},
+    "op": {"mismatch"},
+    "swap": {"order", "skipped", "mismatch"},
+    "extra": {"mismatch", "skipped"},
+    "gpu": {"gpu-stuck"},
+}
 QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -56,44 +64,98 @@ def of(logs) -> list[str]:
 
 
 class TestRealDumps:
-    """torch 2.11, NCCL 2.28.9, four H200, 2026-11-21; pair-: two H200, 2026-11-22, its spin with TORCH_NCCL_ENABLE_TIMING=1 (paths in them made
-    neutral). The culprit is the one that the job was told."""
+    """torch 2.11, NCCL 2.28.9, four H200, 2026-11-21; pair-: two H200, 2026-11-22, its spin with TORCH_NCCL_ENABLE_TIMING=1 (paths in
+    them made neutral). The culprit is the one that the job was told."""
 
-    @pytest.mark.parametrize("fault, culprits, kind", [("none", (), "healthy"), ("skip", (2,), "skipped"), ("op", (3,), "mismatch"),
-                                                       ("stall", (1,), "host-busy"), ("slow", (3,), "slow"), ("spin", (), "symmetric"),
-                                                       ("pair-swap", (1,), "skipped"), ("pair-spin", (1,), "gpu-stuck")])
+    @pytest.mark.parametrize(
+        "fault, culprits, kind",
+        [
+            ("none", (), "healthy"),
+            ("skip", (2,), "skipped"),
+            ("op", (3,), "mismatch"),
+            ("stall", (1,), "host-busy"),
+            ("slow", (3,), "slow"),
+            ("spin", (), "symmetric"),
+            ("pair-swap", (1,), "skipped"),
+            ("pair-spin", (1,), "gpu-stuck"),
+        ],
+    )
     def test_real_dumps_are_judged_as_injected(self, fault, culprits, kind):
         found = told(DATA / fault)
         assert (found.culprits, found.kind) == (culprits, kind), found.sentence
 
-    @pytest.mark.parametrize("fault, line", [("skip", "hang_job.py:60"), ("stall", "hang_job.py:60"), ("pair-swap", "hang_job.py:68"), ("pair-spin", "hang_job.py:85"),
-                                             ("gloo-dtype", "train.py:74"), ("gloo-swap", "train.py:64"), ("gloo-minibatch", "train.py:61"), ("gloo-recv", "train.py:97")])
+    @pytest.mark.parametrize(
+        "fault, line",
+        [
+            ("skip", "hang_job.py:60"),
+            ("stall", "hang_job.py:60"),
+            ("pair-swap", "hang_job.py:68"),
+            ("pair-spin", "hang_job.py:85"),
+            ("gloo-dtype", "train.py:74"),
+            ("gloo-swap", "train.py:64"),
+            ("gloo-minibatch", "train.py:61"),
+            ("gloo-recv", "train.py:97"),
+        ],
+    )
     def test_the_sentence_names_the_line_of_the_culprits_call(self, fault, line):
         found = told(DATA / fault)
         assert line in found.sentence and found.frame.endswith(line) and len(found.sentence.split()) <= 45, found.sentence
 
-    @pytest.mark.parametrize("fault, line", [("skip", "open hang_job.py:60"), ("pair-swap", "open hang_job.py:68"), ("gloo-swap", "open train.py:64"), ("stall", "nccl-runbook look")])
+    @pytest.mark.parametrize(
+        "fault, line",
+        [
+            ("skip", "open hang_job.py:60"),
+            ("pair-swap", "open hang_job.py:68"),
+            ("gloo-swap", "open train.py:64"),
+            ("stall", "nccl-runbook look"),
+        ],
+    )
     def test_a_line_that_the_dumps_show_is_not_asked_for_again(self, fault, line):
         assert told(DATA / fault).decides.startswith(line)
 
     def test_how_far_the_missing_rank_came_is_told_of_one_group_and_by_its_own_numbers(self):
-        assert re.findall(r"\d+", told(DATA / "stall").evidence[0].text) == ["1", "6", "3", "7"], "rank 1 issued 6, 3 others 7; ranks wait for it in two smaller groups, too"
+        assert re.findall(r"\d+", told(DATA / "stall").evidence[0].text) == [
+            "1",
+            "6",
+            "3",
+            "7",
+        ], "rank 1 issued 6, 3 others 7; ranks wait for it in two smaller groups, too"
 
-    @pytest.mark.parametrize("fault, culprits, kind", [
-        ("dtype", (1,), "mismatch"), ("size", (0,), "mismatch"), ("swap", (3,), "skipped"), ("minibatch", (3,), "skipped"), ("exception", (1,), "dead"), ("kill", (2,), "dead"),
-        ("send", (0,), "unmatched"), ("recv", (1,), "unmatched"), ("stop", (), "unknown"), ("timeout", (2,), "skipped")])
+    @pytest.mark.parametrize(
+        "fault, culprits, kind",
+        [
+            ("dtype", (1,), "mismatch"),
+            ("size", (0,), "mismatch"),
+            ("swap", (3,), "skipped"),
+            ("minibatch", (3,), "skipped"),
+            ("exception", (1,), "dead"),
+            ("kill", (2,), "dead"),
+            ("send", (0,), "unmatched"),
+            ("recv", (1,), "unmatched"),
+            ("stop", (), "unknown"),
+            ("timeout", (2,), "skipped"),
+        ],
+    )
     def test_dumps_logs_and_stacks_of_gloo_jobs_are_judged_as_injected(self, fault, culprits, kind):
-        """torch 2.13, Gloo, four ranks on one CPU, from hang_job.py. A rank that is stopped leaves nothing, and only a live look tells; where calls end
-        on the host one by one, a call that was put off looks like one that was left out."""
+        """torch 2.13, Gloo, four ranks on one CPU, from hang_job.py. A rank that is stopped leaves nothing, and only a live look tells;
+        where calls end on the host one by one, a call that was put off looks like one that was left out."""
         found = told(DATA / f"gloo-{fault}")
         assert (found.culprits, found.kind) == (culprits, kind), found.sentence
 
-    @pytest.mark.parametrize(("fault", "noise_ms", "apart_ms", "ends_ms", "kind"), [
-        ("slow", 60, 0, 0, "slow"), ("slow", 150, 0, 0, "slow"), ("slow", 150, 400, 0, "slow"), ("none", 150, 0, 0, "healthy"), ("none", 60, 400, 0, "healthy"),
-        ("slow", 60, 0, 400, "healthy")])
+    @pytest.mark.parametrize(
+        ("fault", "noise_ms", "apart_ms", "ends_ms", "kind"),
+        [
+            ("slow", 60, 0, 0, "slow"),
+            ("slow", 150, 0, 0, "slow"),
+            ("slow", 150, 400, 0, "slow"),
+            ("none", 150, 0, 0, "healthy"),
+            ("none", 60, 400, 0, "healthy"),
+            ("slow", 60, 0, 400, "healthy"),
+        ],
+    )
     def test_a_straggler_is_told_by_when_it_came_whatever_torch_saw_late(self, tmp_path, fault, noise_ms, apart_ms, ends_ms, kind):
-        """On a crowded host torch's watchdog notes ends later still (a straggler was missed so, four H200, 2026-11-22). Neither clocks that differ nor hosts that
-        merely run ahead of their GPUs make one: there, operations end long after the last rank came to them."""
+        """On a crowded host torch's watchdog notes ends later still (a straggler was missed so, four H200, 2026-11-22). Neither clocks
+        that differ nor hosts that merely run ahead of their GPUs make one: there, operations end long after the last rank came to them."""
         dice = random.Random(f"{fault}{noise_ms}")
         for rank in range(4):
             dump = pickle.loads((DATA / fault / f"fr_rank_{rank}").read_bytes())  # our own file
@@ -104,26 +166,45 @@ class TestRealDumps:
         found = told(tmp_path)
         assert (found.kind, found.culprits) == (kind, (3,) if kind == "slow" else ()), found.sentence
 
-    @pytest.mark.parametrize(("step_ms", "slow_ms", "ahead", "kind"), [(5, 0, 0, "healthy"), (30, 0, 0, "healthy"), (80, 0, 0, "healthy"), (300, 0, 1, "healthy"),
-                                                                       (600, 0, 2, "healthy"), (30, 250, 0, "slow")])
+    @pytest.mark.parametrize(
+        ("step_ms", "slow_ms", "ahead", "kind"),
+        [
+            (5, 0, 0, "healthy"),
+            (30, 0, 0, "healthy"),
+            (80, 0, 0, "healthy"),
+            (300, 0, 1, "healthy"),
+            (600, 0, 2, "healthy"),
+            (30, 250, 0, "slow"),
+        ],
+    )
     @pytest.mark.parametrize("world", [2, 4])
-    def test_neither_a_watchdog_out_of_step_nor_a_rank_that_waits_for_its_gpu_makes_a_straggler(self, tmp_path, world, step_ms, slow_ms, ahead, kind):
-        """Each rank's watchdog looks ten times a second, when it likes, so that clocks set by what they saw are up to 100 ms off; rank 0 reads its loss at each
-        step, the others are so many steps ahead of their GPUs."""
+    def test_neither_a_watchdog_out_of_step_nor_a_rank_that_waits_for_its_gpu_makes_a_straggler(
+        self, tmp_path, world, step_ms, slow_ms, ahead, kind
+    ):
+        """Each rank's watchdog looks ten times a second, when it likes, so that clocks set by what they saw are up to 100 ms off; rank 0
+        reads its loss at each step, the others are so many steps ahead of their GPUs."""
         for seed in range(8):
             dice, job = random.Random(seed), Job(seed, world)
             job.programs = [[Item("0", "all_reduce", 64)] * 60 for _ in range(world)]
             dumps, looks = [job.dump(rank) for rank in range(world)] if job.run() else [], [dice.uniform(0, 100) for _ in range(world)]
             for step in range(60):
                 began = (step_ms + slow_ms) * step
-                came = [began - step_ms * ahead * (rank > 0) + slow_ms * (rank == world - 1) + dice.uniform(0.1, 0.2) * step_ms for rank in range(world)]
+                came = [
+                    began - step_ms * ahead * (rank > 0) + slow_ms * (rank == world - 1) + dice.uniform(0.1, 0.2) * step_ms
+                    for rank in range(world)
+                ]
                 end = max(*came, began + step_ms * 0.9 * (ahead > 0)) + 1
                 for rank, dump in enumerate(dumps):
                     seen = end + (looks[rank] - end) % 100
-                    dump["entries"][step].update(time_created_ns=START_NS + int(came[rank] * 1e6), time_discovered_completed_ns=START_NS + int(seen * 1e6))
+                    dump["entries"][step].update(
+                        time_created_ns=START_NS + int(came[rank] * 1e6), time_discovered_completed_ns=START_NS + int(seen * 1e6)
+                    )
             for rank, dump in enumerate(dumps):
                 (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump))
-            assert (told(tmp_path).kind, told(tmp_path).culprits) == (kind, (world - 1,) if kind == "slow" else ()), (seed, told(tmp_path).sentence)
+            assert (told(tmp_path).kind, told(tmp_path).culprits) == (kind, (world - 1,) if kind == "slow" else ()), (
+                seed,
+                told(tmp_path).sentence,
+            )
 
     def test_a_dump_that_is_missing_costs_certainty_only(self, tmp_path):
         for fault, culprit in (("skip", 2), ("op", 3), ("stall", 1)):
@@ -132,13 +213,24 @@ class TestRealDumps:
                 (folder / f"fr_rank_{left_out}").unlink()
                 assert set(told(folder).culprits) <= {culprit}, (fault, left_out)
 
-    @pytest.mark.parametrize(("world", "began", "timed", "culprits"), [
-        (4, {0, 1, 3}, {0, 1, 2, 3}, (2,)), (2, {0}, {0, 1}, (1,)), (2, {0, 1}, {0, 1}, ()), (2, {0}, {0}, ()), (4, {0, 1, 3}, {0, 1, 3}, ()), (4, {0, 1}, {0, 1, 2, 3}, ())])
+    @pytest.mark.parametrize(
+        ("world", "began", "timed", "culprits"),
+        [
+            (4, {0, 1, 3}, {0, 1, 2, 3}, (2,)),
+            (2, {0}, {0, 1}, (1,)),
+            (2, {0, 1}, {0, 1}, ()),
+            (2, {0}, {0}, ()),
+            (4, {0, 1, 3}, {0, 1, 3}, ()),
+            (4, {0, 1}, {0, 1, 2, 3}, ()),
+        ],
+    )
     def test_with_timing_the_gpu_that_never_began_is_named(self, tmp_path, world, began, timed, culprits):
         """The dumps of a spinning GPU as TORCH_NCCL_ENABLE_TIMING would have left them; of a rank without it nothing follows."""
         for rank in range(world):
             dump = pickle.loads((DATA / "spin" / f"fr_rank_{rank}").read_bytes())  # our own file
-            dump["pg_config"] = {k: {**v, "ranks": str(list(range(world)))} for k, v in dump["pg_config"].items() if v["desc"] == "default_pg"}
+            dump["pg_config"] = {
+                k: {**v, "ranks": str(list(range(world)))} for k, v in dump["pg_config"].items() if v["desc"] == "default_pg"
+            }
             dump["entries"] = [e for e in dump["entries"] if e["process_group"][1] == "default_pg"]
             for entry in dump["entries"] if rank in timed else ():
                 done = entry["state"] == "completed"
@@ -148,7 +240,9 @@ class TestRealDumps:
         found = told(tmp_path)
         assert (found.culprits, found.kind) == (culprits, "gpu-stuck" if culprits else "symmetric"), found.sentence
 
-    @pytest.mark.parametrize(("rank", "at", "byte"), [(0, 2245, 161), (0, 1137, 2), (3, 2072, 113), (2, 1230, 95), (2, 2378, 100), (2, 2547, 152)])
+    @pytest.mark.parametrize(
+        ("rank", "at", "byte"), [(0, 2245, 161), (0, 1137, 2), (3, 2072, 113), (2, 1230, 95), (2, 2378, 100), (2, 2547, 152)]
+    )
     @pytest.mark.parametrize(("fault", "culprit"), [("none", set()), ("stall", {1})])
     def test_one_changed_byte_costs_certainty_only(self, tmp_path, fault, culprit, rank, at, byte):
         """A size, a name or a type that no longer is one: found among 2,000 changes of one byte, of which 42 accused an innocent."""
@@ -187,9 +281,17 @@ class TestSimulatedJobs:
                 assert answer.kind in KINDS[next(iter(job.culprits.values()))], (seed, job.culprits, answer.sentence)
         assert hung >= 70 and found >= hung - 2
 
-    @pytest.mark.parametrize("least, kinds, phase, how", [
-        (0.88, FAULTS, False, {}), (0.88, FAULTS, False, {"shift": 31, "buffer": 20}), (0.78, FAULTS, True, {}), (0.75, ("stall", "gpu"), False, {"active": True}),
-        (0.5, FAULTS, False, {"active": True, "without": (3, 11)})], ids=["full", "wrapped", "evaluation", "open-only", "open-only-missing"])
+    @pytest.mark.parametrize(
+        "least, kinds, phase, how",
+        [
+            (0.88, FAULTS, False, {}),
+            (0.88, FAULTS, False, {"shift": 31, "buffer": 20}),
+            (0.78, FAULTS, True, {}),
+            (0.75, ("stall", "gpu"), False, {"active": True}),
+            (0.5, FAULTS, False, {"active": True, "without": (3, 11)}),
+        ],
+        ids=["full", "wrapped", "evaluation", "open-only", "open-only-missing"],
+    )
     def test_two_culprits_of_sixteen_and_no_innocent(self, tmp_path, least, kinds, phase, how):
         """What is missed cannot be told: a rank whose fault comes behind the other one's waits like everybody."""
         shown = found = 0
@@ -278,8 +380,10 @@ class TestWhatIsNotProven:
         job = Job(11, 16, 4)
         job.inject(3, "stall", 2)
         job.run()
-        asked = {age: [e for e in told(job.write(tmp_path / f"{age}", age_s=age)).evidence if "when the dumps were written" in e.text]
-                 for age in (700.0, 7200.0)}
+        asked = {
+            age: [e for e in told(job.write(tmp_path / f"{age}", age_s=age)).evidence if "when the dumps were written" in e.text]
+            for age in (700.0, 7200.0)
+        }
         assert not asked[700.0] and len(asked[7200.0]) == 1
 
     def test_a_ring_that_was_overwritten_is_not_absence(self, tmp_path):
@@ -288,8 +392,17 @@ class TestWhatIsNotProven:
         job.inject(1, "stall", 3)
         folder = job.run().write(tmp_path / "dumps")
         dump = job.dump(2)
-        dump["entries"] = [{**e, "record_id": i + 5000, "collective_seq_id": 900 + i, "process_group": ("99", "other"), "state": "completed", "retired": True}
-                           for i, e in enumerate(e for e in dump["entries"] if not e["is_p2p"])]
+        dump["entries"] = [
+            {
+                **e,
+                "record_id": i + 5000,
+                "collective_seq_id": 900 + i,
+                "process_group": ("99", "other"),
+                "state": "completed",
+                "retired": True,
+            }
+            for i, e in enumerate(e for e in dump["entries"] if not e["is_p2p"])
+        ]
         (folder / "nccl_trace_rank_2").write_bytes(pickle.dumps(dump, protocol=2))
         assert set(told(folder).culprits) <= {1}
 
@@ -312,15 +425,27 @@ class TestWhatIsNotProven:
         (folder / "nccl_trace_rank_3").rename(folder / "nccl_trace_rank_9")
         assert [(f.rank, "rank 9" in f.problem) for f in reader.collect([str(folder)]).files if f.problem] == [(9, True)]
 
-    @pytest.mark.parametrize("name, rank", [("nccl_trace_rank_node01_7", 7), ("fr_rank_12", 12), ("dump-3.json", 3), ("_dump_4", 4), ("rank5.pkl", 5),
-                                            ("2026-11-20-rank_6.json", 6), ("trace", None), ("rank_3_20261121.pkl", 3), ("dump_20261121", None)])
+    @pytest.mark.parametrize(
+        "name, rank",
+        [
+            ("nccl_trace_rank_node01_7", 7),
+            ("fr_rank_12", 12),
+            ("dump-3.json", 3),
+            ("_dump_4", 4),
+            ("rank5.pkl", 5),
+            ("2026-11-20-rank_6.json", 6),
+            ("trace", None),
+            ("rank_3_20261121.pkl", 3),
+            ("dump_20261121", None),
+        ],
+    )
     def test_rank_is_read_from_any_usual_name(self, name, rank):
         assert reader_inputs.rank_of(name) == rank
 
 
 class TestAttempts:
-    """Two attempts of one torchrun (elastic_job.py, torch 2.13, Gloo): rank 1 raised in the first, the second hangs as rank 2 sleeps. A dump or log
-    of the first accuses nobody of the second."""
+    """Two attempts of one torchrun (elastic_job.py, torch 2.13, Gloo): rank 1 raised in the first, the second hangs as rank 2 sleeps. A
+    dump or log of the first accuses nobody of the second."""
 
     @pytest.mark.parametrize(("folder", "left_out"), [("elastic-names", 3), ("elastic-same", 0)])
     def test_the_last_attempt_is_judged_and_the_page_says_so(self, folder, left_out):
@@ -336,7 +461,11 @@ class TestAttempts:
         hang = reader.collect([str(DATA / path)])
         answer = rules.judge_hang(hang)
         assert (answer.culprits, answer.kind) == ((), "unknown") and "last attempt" in answer.evidence[0].text
-        left_out = [f.name.rpartition("logs/")[2] for f in hang.files if f.problem == "of an earlier attempt: this file is of attempt 0, and the answer is about attempt 1"]
+        left_out = [
+            f.name.rpartition("logs/")[2]
+            for f in hang.files
+            if f.problem == "of an earlier attempt: this file is of attempt 0, and the answer is about attempt 1"
+        ]
         assert len(left_out) == (8 if path.endswith("logs") else 0) and all(name.startswith("run/attempt_0/") for name in left_out)
 
     def test_without_a_second_attempt_the_error_counts(self, tmp_path):
@@ -382,7 +511,11 @@ class TestAttempts:
                 (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump))
             hang = reader.collect([str(tmp_path)])
             assert {f.rank for f in hang.files if "earlier attempt" in f.problem} == set(stale), (older, stale)
-            assert set(rules.judge_hang(hang).culprits) <= set(culprits[newer]) - set(stale), (older, stale, rules.judge_hang(hang).sentence)
+            assert set(rules.judge_hang(hang).culprits) <= set(culprits[newer]) - set(stale), (
+                older,
+                stale,
+                rules.judge_hang(hang).sentence,
+            )
 
     @pytest.mark.parametrize("older", ["skip", "stall", "op", "spin", "slow"])
     def test_a_dump_of_a_larger_world_accuses_its_rank_of_nothing_in_the_smaller_one_after_it(self, tmp_path, older):
@@ -411,7 +544,10 @@ class TestAttempts:
                 entry.update({key: entry[key] - 3600 * 10**9 for key in ("time_created_ns", "time_discovered_completed_ns") if entry[key]})
             path.write_bytes(pickle.dumps(dump) if spoil == "clock" else path.read_bytes()[:900])
         for rank in range(4):
-            watched = f"[rank{rank}]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)=60000)"
+            watched = (
+                f"[rank{rank}]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4096,"
+                " NumelOut=4096, Timeout(ms)=60000)"
+            )
             (tmp_path / "x" / f"rank{rank}.log").write_text(f"step 6 done\n{watched if rank in (0, 2) else ''}\n")
         answer = told(tmp_path / "x")
         assert (answer.culprits, answer.kind) == ((), "unknown") and "ranks 1, 3, so no rank" in answer.sentence
@@ -435,7 +571,8 @@ class TestAttempts:
 
 
 class TestGlooStragglers:
-    """Real dumps of torch 2.13, four ranks, rank 2 late by 200 ms at each step: Gloo's recorder holds no ends, only when each call was made."""
+    """Real dumps of torch 2.13, four ranks, rank 2 late by 200 ms at each step: Gloo's recorder holds no ends, only when each call was
+    made."""
 
     @pytest.mark.parametrize(("folder", "culprits", "kind", "said"), [
         ("gloo-slow", (2,), "slow", r"\d ms "),  # several calls a step: what comes right after one sets the clocks
@@ -529,18 +666,36 @@ class TestClocks:
 
     @pytest.mark.parametrize("jitter, culprits, kind", [(0.0, (0,), "dead"), (0.9, (), "unknown")])
     def test_of_two_that_raised_nobody_is_first_within_the_error(self, tmp_path, jitter, culprits, kind):
-        """Rank 1 raised 0.4 s after rank 0; its host's clock is 5 s ahead, as what both print at each step tells, give or take ``jitter``."""
+        """Rank 1 raised 0.4 s after rank 0; its host's clock is 5 s ahead, as what both print at each step tells, give or take
+        ``jitter``."""
         for rank in range(3):
             off = 5.0 * (rank > 0)
-            lines = [f"2026-11-20 12:{n:02}:{10 + off + (jitter if n % 2 and rank else 0):06.3f} [rank{rank}]: step {n} loss 1.5" for n in range(8)]
-            end = {0: f"2026-11-20 12:09:{20.0:06.3f} [rank0]: ValueError: bad sample", 1: f"2026-11-20 12:09:{25.4:06.3f} [rank1]: KeyError: 'label'"}
-            lines.append(end.get(rank, "[rank2]:[E1120 12:19:15.815806190 ProcessGroupNCCL.cpp:689] [Rank 2] Watchdog caught collective operation timeout: "
-                                       "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=600000) ran for 600086 milliseconds before timing out."))
+            lines = [
+                f"2026-11-20 12:{n:02}:{10 + off + (jitter if n % 2 and rank else 0):06.3f} [rank{rank}]: step {n} loss 1.5"
+                for n in range(8)
+            ]
+            end = {
+                0: f"2026-11-20 12:09:{20.0:06.3f} [rank0]: ValueError: bad sample",
+                1: f"2026-11-20 12:09:{25.4:06.3f} [rank1]: KeyError: 'label'",
+            }
+            lines.append(
+                end.get(
+                    rank,
+                    "[rank2]:[E1120 12:19:15.815806190 ProcessGroupNCCL.cpp:689] [Rank 2] Watchdog caught collective operation timeout:"
+                    " WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=600000) ran for 600086 milliseconds before"
+                    " timing out.",
+                )
+            )
             (tmp_path / f"rank{rank}.log").write_text("\n".join(lines) + "\n")
         answer = told(tmp_path)
         assert (answer.culprits, answer.kind) == (culprits, kind), answer.sentence
         assert "group ." not in answer.sentence, answer.sentence
-        assert kind == "dead" or re.match(r"ranks (0, 1|1, 0) ", answer.sentence) and answer.cause == "peer-crashed" and len(answer.evidence) == 2
+        assert (
+            kind == "dead"
+            or re.match(r"ranks (0, 1|1, 0) ", answer.sentence)
+            and answer.cause == "peer-crashed"
+            and len(answer.evidence) == 2
+        )
 
 
 class TestPointToPoint:
@@ -548,8 +703,14 @@ class TestPointToPoint:
         """Four ranks in one group after ten rounds of sends 0 -> 1 -> 2 -> 3; some operations are open."""
         folder.mkdir(parents=True, exist_ok=True)
         for rank in range(4):
-            names = [n for _ in range(10) for n in ([f"nccl:recv {rank}<-{rank - 1}"] * (rank > 0) + [f"nccl:send {rank}->{rank + 1}"] * (rank < 3))]
-            rows = [self.entry(i, n, True) for i, n in enumerate(names)] + [self.entry(100 + i, n, False) for i, n in enumerate(open_on.get(rank, []))]
+            names = [
+                n
+                for _ in range(10)
+                for n in [f"nccl:recv {rank}<-{rank - 1}"] * (rank > 0) + [f"nccl:send {rank}->{rank + 1}"] * (rank < 3)
+            ]
+            rows = [self.entry(i, n, True) for i, n in enumerate(names)] + [
+                self.entry(100 + i, n, False) for i, n in enumerate(open_on.get(rank, []))
+            ]
             if rank in world_waits:
                 rows.append({**self.entry(200, "nccl:all_reduce", False), "is_p2p": False, "collective_seq_id": 1})
             dump = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}, "entries": rows}
@@ -557,10 +718,23 @@ class TestPointToPoint:
         return folder
 
     def entry(self, number: int, name: str, done: bool) -> dict:
-        return {"record_id": number, "process_group": ("0", "default_pg"), "collective_seq_id": 0, "p2p_seq_id": number + 1, "profiling_name": name,
-                "time_created_ns": 10**18 + number, "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "output_dtypes": ["Float"],
-                "state": "completed" if done else "scheduled", "retired": done, "time_discovered_completed_ns": 10**18 + number + 5 if done else None,
-                "is_p2p": True, "timeout_ms": 1000}
+        return {
+            "record_id": number,
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": 0,
+            "p2p_seq_id": number + 1,
+            "profiling_name": name,
+            "time_created_ns": 10**18 + number,
+            "input_sizes": [[4]],
+            "output_sizes": [[4]],
+            "input_dtypes": ["Float"],
+            "output_dtypes": ["Float"],
+            "state": "completed" if done else "scheduled",
+            "retired": done,
+            "time_discovered_completed_ns": 10**18 + number + 5 if done else None,
+            "is_p2p": True,
+            "timeout_ms": 1000,
+        }
 
     def test_a_recv_without_its_send_names_the_sender(self, tmp_path):
         answer = told(self.dumps(tmp_path, {1: ["nccl:recv 1<-0"], 2: ["nccl:recv 2<-1"], 3: ["nccl:recv 3<-2"]}))
@@ -591,16 +765,20 @@ class TestJoin:
 
     def test_a_stack_says_what_the_missing_rank_does(self, tmp_path):
         folder = self.hung(tmp_path)
-        (folder / "rank1.txt").write_text('Process 4711: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread 4711 (active): "MainThread"\n'
-                                          "    write (/usr/lib/python3.11/site-packages/safetensors/torch.py:28)\n    save_pretrained (train.py:812)\n")
+        (folder / "rank1.txt").write_text(
+            'Process 4711: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread 4711 (active): "MainThread"\n'
+            "    write (/usr/lib/python3.11/site-packages/safetensors/torch.py:28)\n    save_pretrained (train.py:812)\n"
+        )
         answer = told(folder)
         assert (answer.kind, answer.culprits, answer.cause) == ("host-busy", (1,), "rank-busy-on-host")
         assert answer.frame == "save_pretrained, train.py:812" and "save_pretrained, train.py:812" in answer.sentence
 
     def test_a_stack_in_a_recv_is_a_send_without_partner(self, tmp_path):
         folder = self.hung(tmp_path)
-        (folder / "rank1.txt").write_text('Thread 0x00007f011ec72140 (most recent call first):\n  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 2500 '
-                                          'in recv\n  File "/home/user/train.py", line 9 in step\n')
+        (folder / "rank1.txt").write_text(
+            'Thread 0x00007f011ec72140 (most recent call first):\n  File "/x/site-packages/torch/distributed/distributed_c10d.py", line'
+            ' 2500 in recv\n  File "/home/user/train.py", line 9 in step\n'
+        )
         assert told(folder).kind == "unmatched"
 
     def test_a_live_look_says_that_it_is_stopped(self, tmp_path):
@@ -641,10 +819,23 @@ class TestJoin:
         assert told(self.with_look(tmp_path / "alone", *moving)).kind == "healthy"
 
     def test_watchdog_lines_alone_give_the_table(self, tmp_path):
-        says = "[rank{r}]:[E1120 12:03:{s}.815806190 ProcessGroupNCCL.cpp:2303] [PG ID 0 PG GUID 0(default_pg) Rank {r}]  failure detected by watchdog at work sequence id: {n} PG status: last enqueued work: {n}, last completed work: {c}\n"
-        work = "[rank{r}]:[E1120 12:03:14.815806190 ProcessGroupNCCL.cpp:689] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={n}, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=12000) ran for 12086 milliseconds before timing out.\n"
-        late = "[rank{r}]:[E1120 12:03:18.236 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank {r}] Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: {n}, last completed NCCL work: {n}.\n"
-        (tmp_path / "job.log").write_text("".join(work.format(r=r, n=7) + says.format(r=r, s=15, n=7, c=6) for r in (0, 1, 3)) + late.format(r=2, n=6))
+        says = (
+            "[rank{r}]:[E1120 12:03:{s}.815806190 ProcessGroupNCCL.cpp:2303] [PG ID 0 PG GUID 0(default_pg) Rank {r}]  failure detected by"
+            " watchdog at work sequence id: {n} PG status: last enqueued work: {n}, last completed work: {c}\n"
+        )
+        work = (
+            "[rank{r}]:[E1120 12:03:14.815806190 ProcessGroupNCCL.cpp:689] [Rank {r}] Watchdog caught collective operation timeout:"
+            " WorkNCCL(SeqNum={n}, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=12000) ran for 12086 milliseconds before timing"
+            " out.\n"
+        )
+        late = (
+            "[rank{r}]:[E1120 12:03:18.236 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank {r}] Received a dump signal due"
+            " to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: {n}, last"
+            " completed NCCL work: {n}.\n"
+        )
+        (tmp_path / "job.log").write_text(
+            "".join(work.format(r=r, n=7) + says.format(r=r, s=15, n=7, c=6) for r in (0, 1, 3)) + late.format(r=2, n=6)
+        )
         hang = reader.collect([str(tmp_path)])
         answer = rules.judge_hang(hang)
         assert (answer.kind, answer.culprits, answer.victims) == ("skipped", (2,), (0, 1, 3)), answer.sentence
@@ -655,15 +846,20 @@ class TestJoin:
         (folder / "fr_rank_1").unlink()
         assert told(folder).culprits == ()
         for rank in (0, 2, 3):
-            (folder / f"rank{rank}.log").write_text(f"step 3 done\n[rank{rank}]:[E1120 12:03:15.815 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog caught collective operation timeout: "
-                                                    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=12000) ran for 12086 milliseconds before timing out.\n")
+            (folder / f"rank{rank}.log").write_text(
+                f"step 3 done\n[rank{rank}]:[E1120 12:03:15.815 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog caught collective"
+                " operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=12000) ran for 12086"
+                " milliseconds before timing out.\n"
+            )
         (folder / "rank1.log").write_text("step 3 done\n")
         quiet = told(folder)
         assert (quiet.kind, quiet.culprits, quiet.status) == ("unknown", (1,), "possible"), quiet.sentence
         assert quiet.decides.startswith("ps ") and rules.hang_finding(quiet).severity is Severity.UNKNOWN
         waited = [(folder / f"rank{rank}.log").read_text() for rank in (0, 2, 3)]
         for rank in (0, 2, 3):
-            (folder / f"rank{rank}.log").write_text("step 3 done\nRuntimeError: [pair.cc:553] Connection closed by peer [192.0.2.1]:16279.\n")
+            (folder / f"rank{rank}.log").write_text(
+                "step 3 done\nRuntimeError: [pair.cc:553] Connection closed by peer [192.0.2.1]:16279.\n"
+            )
         ended = told(folder)
         assert (ended.kind, ended.culprits, ended.status) == ("dead", (1,), "possible") and "oom" in ended.decides
         for rank, text in zip((0, 2, 3), waited):
@@ -680,7 +876,9 @@ class TestJoin:
         folder = self.hung(tmp_path)
         (folder / "fr_rank_1").unlink()
         for rank in (0, 2, 3):
-            (folder / f"rank{rank}.log").write_text("step 3 done\nRuntimeError: [pair.cc:553] Connection closed by peer [192.0.2.1]:16279.\n")
+            (folder / f"rank{rank}.log").write_text(
+                "step 3 done\nRuntimeError: [pair.cc:553] Connection closed by peer [192.0.2.1]:16279.\n"
+            )
         for last, culprits in (("step 3 loss 0.5", (1,)), ("Training finished", ())):
             (folder / "rank1.log").write_text(f"step 2 loss 0.6\n{last}\n")
             assert told(folder).culprits == culprits, last
@@ -701,7 +899,10 @@ class TestJoin:
         for more in ("falling back\n", "=== restarted ===\nloading the model\n", "Watchdog caught collective operation timeout\n"):
             (folder / "rank1.log").write_text(raised + more)
             assert told(folder).culprits == (), "whoever says more was not ended by it"
-        for more in ("RuntimeError: y\n", "[rank1]:[W1122 08:00:00.0 ProcessGroupNCCL.cpp:1538] Warning: WARNING: destroy_process_group() was not called\n"):
+        for more in (
+            "RuntimeError: y\n",
+            "[rank1]:[W1122 08:00:00.0 ProcessGroupNCCL.cpp:1538] Warning: WARNING: destroy_process_group() was not called\n",
+        ):
             (folder / "rank1.log").write_text(raised + more)
             assert told(folder).culprits == (1,), "said as it ended"
         (folder / "rank1.log").write_text(raised)
@@ -714,10 +915,13 @@ class TestJoin:
         for rank in range(3):
             text = f"[rank{rank}]: step 6/90 loss 2.0\n"
             if rank in calls:
-                text += (f"[rank{rank}]:[E1120 12:03:15.815 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog caught collective operation timeout: "
-                         f"WorkNCCL(SeqNum=7, OpType={calls[rank]}, NumelIn=64, NumelOut=64, Timeout(ms)=12000) ran for 12086 milliseconds before timing out.\n"
-                         f"[rank{rank}]:[E1120 12:03:15.816 ProcessGroupNCCL.cpp:2271] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] failure detected by "
-                         "watchdog at work sequence id: 7 PG status: last enqueued work: 7, last completed work: 6\n")
+                text += (
+                    f"[rank{rank}]:[E1120 12:03:15.815 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog caught collective operation"
+                    f" timeout: WorkNCCL(SeqNum=7, OpType={calls[rank]}, NumelIn=64, NumelOut=64, Timeout(ms)=12000) ran for 12086"
+                    f" milliseconds before timing out.\n[rank{rank}]:[E1120 12:03:15.816 ProcessGroupNCCL.cpp:2271] [PG ID 0 PG GUID"
+                    f" 0(default_pg) Rank {rank}] failure detected by watchdog at work sequence id: 7 PG status: last enqueued work: 7,"
+                    " last completed work: 6\n"
+                )
             (tmp_path / f"rank{rank}.log").write_text(text)
         answer = told(tmp_path)
         assert (answer.kind, answer.culprits) == ("unknown", ()) and words in answer.sentence, answer.sentence
@@ -725,8 +929,10 @@ class TestJoin:
 
 
 class TestSilence:
-    LAST, RESET, ECHOED, RAISED = (LogLine("rank1.log", 3, text, 1) for text in (
-        "step 3 done", "RuntimeError: Connection closed by peer", "RuntimeError: Socket Timeout", "ValueError: x"))
+    LAST, RESET, ECHOED, RAISED = (
+        LogLine("rank1.log", 3, text, 1)
+        for text in ("step 3 done", "RuntimeError: Connection closed by peer", "RuntimeError: Socket Timeout", "ValueError: x")
+    )
     LATE = Timeout(LAST, "ALLREDUCE", 7, 64, 12000, 12086)
 
     def accused(self, ranks: dict[int, dict], perhaps=frozenset({1}), on=frozenset(), files=()) -> list[tuple[int, str, str]]:
@@ -736,10 +942,19 @@ class TestSilence:
         waits = {n: [Wait(n, "0", Op(7, "all_reduce", "scheduled"), on, perhaps)] for n in range(4) if n not in perhaps}
         return [(a.rank, a.kind, a.evidence[0].source) for a in silent(hang, Graph(waits, {}))]
 
-    @pytest.mark.parametrize(("others", "kind"), [
-        ({"timeouts": [LATE]}, "unknown"), ({"warned": True}, "unknown"), ({"first_error": ECHOED}, "unknown"), ({"first_error": RESET}, "dead"),
-        ({"first_error": RESET, "timeouts": [LATE]}, "unknown"), ({"first_error": RESET, "warned": True}, "unknown"),
-        ({"first_error": RAISED}, None), ({}, None)])
+    @pytest.mark.parametrize(
+        ("others", "kind"),
+        [
+            ({"timeouts": [LATE]}, "unknown"),
+            ({"warned": True}, "unknown"),
+            ({"first_error": ECHOED}, "unknown"),
+            ({"first_error": RESET}, "dead"),
+            ({"first_error": RESET, "timeouts": [LATE]}, "unknown"),
+            ({"first_error": RESET, "warned": True}, "unknown"),
+            ({"first_error": RAISED}, None),
+            ({}, None),
+        ],
+    )
     def test_who_fell_silent_is_named_where_others_spoke_up_and_dead_where_all_lost_a_connection(self, others, kind):
         assert self.accused(dict.fromkeys((0, 2, 3), others)) == [(1, kind, "rank1.log line 3")] * bool(kind)
         one = {0: {"first_error": self.RESET}, 2: others, 3: others}
@@ -779,7 +994,9 @@ class TestFindings:
         assert rules.judge_hang(again) == rules.judge_hang(hang)
 
 
-@pytest.mark.parametrize(("folder", "group"), [("gloo-swap", "1"), ("pair-swap", "1"), ("gloo-minibatch", "0"), ("stall", "0"), ("op", "0"), ("none", "")])
+@pytest.mark.parametrize(
+    ("folder", "group"), [("gloo-swap", "1"), ("pair-swap", "1"), ("gloo-minibatch", "0"), ("stall", "0"), ("op", "0"), ("none", "")]
+)
 def test_the_group_in_which_the_rank_is_missing_is_named_and_its_table_comes_first(folder: str, group: str) -> None:
     hang = reader.collect([str(DATA / folder)])
     answer = rules.judge_hang(hang)
@@ -796,31 +1013,67 @@ class TestActiveOperationsAlone:
     def write(self, folder, opens, status=True):
         """``opens``: rank -> [(group, first open number, last issued)]."""
         for rank, groups in opens.items():
-            entries = [{"record_id": 90_000 + n, "pg_id": int(self.GROUPS[g][2]), "process_group": (g, self.GROUPS[g][0]), "collective_seq_id": seq,
-                        "p2p_seq_id": 0, "op_id": seq, "profiling_name": "nccl:all_gather", "time_created_ns": 10 ** 18 + n * 10 ** 6, "input_sizes": [[64]],
-                        "output_sizes": [[128]], "input_dtypes": ["BFloat16"], "output_dtypes": ["BFloat16"], "state": "scheduled", "retired": False,
-                        "timeout_ms": 180_000, "is_p2p": False, "time_discovered_started_ns": None, "time_discovered_completed_ns": None}
-                       for n, (g, seq) in enumerate((g, seq) for g, low, high in groups for seq in range(low, high + 1))]
-            told_of = {self.GROUPS[g][2]: {"last_enqueued_collective": high, "last_started_collective": -1, "last_completed_collective": low - 1}
-                       for g, low, high in groups}
+            entries = [
+                {
+                    "record_id": 90_000 + n,
+                    "pg_id": int(self.GROUPS[g][2]),
+                    "process_group": (g, self.GROUPS[g][0]),
+                    "collective_seq_id": seq,
+                    "p2p_seq_id": 0,
+                    "op_id": seq,
+                    "profiling_name": "nccl:all_gather",
+                    "time_created_ns": 10**18 + n * 10**6,
+                    "input_sizes": [[64]],
+                    "output_sizes": [[128]],
+                    "input_dtypes": ["BFloat16"],
+                    "output_dtypes": ["BFloat16"],
+                    "state": "scheduled",
+                    "retired": False,
+                    "timeout_ms": 180_000,
+                    "is_p2p": False,
+                    "time_discovered_started_ns": None,
+                    "time_discovered_completed_ns": None,
+                }
+                for n, (g, seq) in enumerate((g, seq) for g, low, high in groups for seq in range(low, high + 1))
+            ]
+            told_of = {
+                self.GROUPS[g][2]: {"last_enqueued_collective": high, "last_started_collective": -1, "last_completed_collective": low - 1}
+                for g, low, high in groups
+            }
             config = {g: {"name": g, "desc": desc, "ranks": str(ranks)} for g, (desc, ranks, _) in self.GROUPS.items() if rank in ranks}
             dump = {"version": "2.9", "pg_config": config, "entries": entries, **({"pg_status": told_of} if status else {})}
             (folder / f"_dump_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
         return told(folder)
 
-    HUNG = {0: [("1", 14, 16), ("0", 7, 7)], 1: [("1", 10, 13), ("0", 6, 6)], 2: [("2", 15, 16), ("0", 7, 7)], 3: [("2", 15, 16), ("0", 7, 7)]}
+    HUNG = {
+        0: [("1", 14, 16), ("0", 7, 7)],
+        1: [("1", 10, 13), ("0", 6, 6)],
+        2: [("2", 15, 16), ("0", 7, 7)],
+        3: [("2", 15, 16), ("0", 7, 7)],
+    }
 
     def test_a_rank_that_does_not_see_the_end_of_what_its_peer_completed_is_named(self, tmp_path):
         found = self.write(tmp_path, self.HUNG)
         assert (found.culprits, found.kind) == ((1,), "gpu-stuck"), found.sentence
 
-    STALLED = {0: [("1", 14, 16), ("0", 7, 7)], 1: [("1", 14, 13), ("0", 7, 6)], 2: [("2", 15, 16), ("0", 7, 7)], 3: [("2", 15, 16), ("0", 7, 7)]}
+    STALLED = {
+        0: [("1", 14, 16), ("0", 7, 7)],
+        1: [("1", 14, 13), ("0", 7, 6)],
+        2: [("2", 15, 16), ("0", 7, 7)],
+        3: [("2", 15, 16), ("0", 7, 7)],
+    }
 
     def test_a_dump_without_entries_tells_by_its_table_where_its_rank_stopped(self, tmp_path):
         found = self.write(tmp_path, self.STALLED)
-        assert (found.culprits, found.kind, found.victims) == ((1,), "host-busy", (0, 2, 3)) and "ALL_GATHER 14 of group 1 (tp)" in found.sentence
+        assert (found.culprits, found.kind, found.victims) == (
+            (1,),
+            "host-busy",
+            (0, 2, 3),
+        ) and "ALL_GATHER 14 of group 1 (tp)" in found.sentence
 
-    @pytest.mark.parametrize("opens", [{**STALLED, 1: [("1", 14, 12), ("0", 7, 5)]}, {**STALLED, 0: [("1", 14, 16), ("1", 20, 19), ("0", 7, 7), ("0", 9, 8)]}])
+    @pytest.mark.parametrize(
+        "opens", [{**STALLED, 1: [("1", 14, 12), ("0", 7, 5)]}, {**STALLED, 0: [("1", 14, 16), ("1", 20, 19), ("0", 7, 7), ("0", 9, 8)]}]
+    )
     def test_a_table_of_an_older_dump_or_one_that_fits_no_entries_accuses_nobody(self, tmp_path, opens):
         assert self.write(tmp_path, opens).culprits == ()
 

@@ -1,4 +1,5 @@
-"""`nccl-runbook hang` and notebook 06: the answer, its JSON, its page; and a real job of Gloo ranks from its fault to the guard that would have stopped it."""
+"""`nccl-runbook hang` and notebook 06: the answer, its JSON, its page; and a real job of Gloo ranks from its fault to the guard that
+would have stopped it."""
 from __future__ import annotations
 
 import bz2
@@ -50,7 +51,9 @@ def test_json_fits_its_schema_and_says_the_exit_code(fault, code):
 
 
 def test_kinds_of_the_schema_are_those_of_the_rules():
-    of_look = set(json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())["properties"]["jobs"]["items"]["properties"]["kind"]["enum"])
+    of_look = set(
+        json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())["properties"]["jobs"]["items"]["properties"]["kind"]["enum"]
+    )
     assert set(SCHEMA["properties"]["kind"]["enum"]) == {*rules._WORST} | of_look  # what is unknown without dumps, a look may show
     assert {c for c in rules_silence.CAUSE.values()} <= set(causes())
 
@@ -67,7 +70,9 @@ def test_advice_stands_there_once_and_is_not_what_was_just_done(fault):
     text = read_cli("hang", str(DATA / fault)).stdout.partition("\n\nGroup")[0]
     advice = [line.strip().removeprefix("decides: ") for line in text[text.index("   to do: "):].splitlines()]
     assert len(set(advice)) == len(advice) > 1 and "nccl-runbook hang" not in text and "LOG" not in text
-    assert any(line.startswith("grep ") and line.endswith(f"{DATA}/gloo-exception/rank1.log") for line in advice) == (fault == "gloo-exception")
+    assert any(line.startswith("grep ") and line.endswith(f"{DATA}/gloo-exception/rank1.log") for line in advice) == (
+        fault == "gloo-exception"
+    )
 
 
 def test_where_no_dump_was_given_dumps_are_asked_for():
@@ -133,7 +138,9 @@ def test_counts_of_minibatches_are_found_in_packed_logs_too(tmp_path, packing):
                 archive.addfile(member, io.BytesIO(text.encode()))
     else:
         for name, text in told.items():
-            (tmp_path / f"{name}{'.bz2' * (packing == 'bz2')}").write_bytes(bz2.compress(text.encode()) if packing == "bz2" else text.encode())
+            (tmp_path / f"{name}{'.bz2' * (packing == 'bz2')}").write_bytes(
+                bz2.compress(text.encode()) if packing == "bz2" else text.encode()
+            )
     first = read_cli("hang", str(tmp_path)).stdout.partition("\n")[0]
     assert first.startswith("Degraded: Rank 1 had 10 minibatches, rank 0 had 11 minibatches: "), first
 
@@ -149,8 +156,10 @@ def test_help_has_an_example():
 
 
 def test_no_torch_and_no_jupyter_are_imported():
-    script = ("import sys; sys.argv = ['x', 'hang', sys.argv[1]]\nfrom nccl_runbook.__main__ import main\ntry: main()\nexcept SystemExit: pass\n"
-              "assert not {'torch', 'jupyter_client', 'nbformat', 'nbconvert', 'papermill', 'IPython'} & set(sys.modules)")
+    script = (
+        "import sys; sys.argv = ['x', 'hang', sys.argv[1]]\nfrom nccl_runbook.__main__ import main\ntry: main()\nexcept SystemExit: pass\n"
+        "assert not {'torch', 'jupyter_client', 'nbformat', 'nbconvert', 'papermill', 'IPython'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", script, str(DATA / "skip")], check=True, capture_output=True, timeout=60)
 
 
@@ -163,7 +172,9 @@ def test_the_page_shows_the_rank_the_matrix_and_no_secret(tmp_path):
     done = read_cli("hang", str(name), "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert done.returncode == 3 and done.stdout.startswith("Broken: rank 2 ")
-    assert "default_pg" in page and re.search(r"rank 2 .*\bbroadcast\b", page) and "<script" not in page and "hf_abc" not in page + done.stdout
+    assert (
+        "default_pg" in page and re.search(r"rank 2 .*\bbroadcast\b", page) and "<script" not in page and "hf_abc" not in page + done.stdout
+    )
     assert len(page.encode()) < 300_000
 
 
@@ -180,12 +191,23 @@ class TestTables:
         hang = reader.collect([str(DATA / "stall")])
         table = matrix(next(g for g in hang.groups if g.desc == "default_pg"), (1,))
         assert table.columns == ["ranks", "1-6", "7", "8"], "what all have done shares a column: the end fits a phone"
-        assert [[c.text for c in row] for row in table.rows] == [["1", "done", "not issued", "not issued"], ["0, 2-3", "done", "issued", "issued"]]
+        assert [[c.text for c in row] for row in table.rows] == [
+            ["1", "done", "not issued", "not issued"],
+            ["0, 2-3", "done", "issued", "issued"],
+        ]
         assert table.rows[0][0].tone == "broken"
 
-    @pytest.mark.parametrize(("tails", "columns"), [
-        (["c.", ".."], ["5", "6"]), (["cs", "cs"], ["5", "6"]), (["cc", "cc"], ["5-6"]), (["ccs", "cc."], ["5-6", "7"]), (["cc?c", "cc?s"], ["5-6", "7", "8"]),
-        (["ccc", "c"], ["5", "6", "7"])])
+    @pytest.mark.parametrize(
+        ("tails", "columns"),
+        [
+            (["c.", ".."], ["5", "6"]),
+            (["cs", "cs"], ["5", "6"]),
+            (["cc", "cc"], ["5-6"]),
+            (["ccs", "cc."], ["5-6", "7"]),
+            (["cc?c", "cc?s"], ["5-6", "7", "8"]),
+            (["ccc", "c"], ["5", "6", "7"]),
+        ],
+    )
     def test_only_what_all_have_done_from_the_beginning_on_is_joined(self, tails, columns):
         table = matrix(Group("0", "", [0, 1, 2], True, [Track(r, 1, 1, 1, True, tail=tail) for r, tail in enumerate(tails)], [], 5))
         assert table.columns == ["ranks", *columns] and {len(row) for row in table.rows} == {len(table.columns)}
@@ -212,7 +234,12 @@ def test_triage_begins_with_what_the_dumps_among_its_files_show(tmp_path):
     body = hang["sentence"].rstrip(".")
     assert body in told["sentence"] and body in told["dumps"] and told["sentence"] in page.read_text()
     assert (ended.returncode, told["verdict"], told["hypotheses"][0]["cause"]) == (3, "degraded", hang["cause"])
-    assert not [line for h in told["hypotheses"] for line in (h["decides"]["line"], *(x for r in h["remedy"] for x in r["lines"])) if "nccl-runbook hang" in line]
+    assert not [
+        line
+        for h in told["hypotheses"]
+        for line in (h["decides"]["line"], *(x for r in h["remedy"] for x in r["lines"]))
+        if "nccl-runbook hang" in line
+    ]
     assert read_cli("triage", str(tmp_path)).stdout.splitlines()[0] == told["sentence"]
     (tmp_path / "job.log").write_text("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n")
     told = json.loads(read_cli("triage", str(tmp_path), "--json").stdout)
@@ -228,7 +255,9 @@ def test_notebook_06_is_skipped_without_files_and_judges_its_own_record(tmp_path
     notebook = ROOT / "notebooks" / "06-timeouts.ipynb"
 
     def execute(**parameters: str) -> records.Record:
-        papermill.execute_notebook(notebook, tmp_path / "out.ipynb", parameters={"run_dir": str(tmp_path), **parameters}, progress_bar=False)
+        papermill.execute_notebook(
+            notebook, tmp_path / "out.ipynb", parameters={"run_dir": str(tmp_path), **parameters}, progress_bar=False
+        )
         return records.load(tmp_path / "06-timeouts.json")
 
     assert execute().status == "skipped"
@@ -236,7 +265,10 @@ def test_notebook_06_is_skipped_without_files_and_judges_its_own_record(tmp_path
     assert record.status == "broken" and "rank 2" in record.reason
     records.write_text(tmp_path / "kept.json", (tmp_path / "06-timeouts.json").read_text())
     assert execute(record_path=str(tmp_path / "kept.json")).reason == record.reason
-    ranks = [live_samples.rank(0, live_samples.SAVING, "R", "", 2.9), *(live_samples.rank(n, live_samples.IN_ALL_REDUCE) for n in (1, 2, 3))]
+    ranks = [
+        live_samples.rank(0, live_samples.SAVING, "R", "", 2.9),
+        *(live_samples.rank(n, live_samples.IN_ALL_REDUCE) for n in (1, 2, 3)),
+    ]
     seen = {"schema": "nccl-runbook/record/1", "step": "06-timeouts", "started": "2026-01-01T00:00:00Z"}
     records.write_text(tmp_path / "look.json", json.dumps([{**seen, "facts": to_json({"live": live_samples.look(*ranks)})}]))
     looked = execute(record_path=str(tmp_path / "look.json"))
@@ -245,8 +277,13 @@ def test_notebook_06_is_skipped_without_files_and_judges_its_own_record(tmp_path
 
 @pytest.mark.slow
 def test_a_learner_without_a_minibatch_is_named_with_its_counts_and_the_guard(tmp_path):
-    """Field note 004, scaled down: four Gloo ranks, one of which has 3 // 4 = 0 minibatches in step 3; the others run into their time-out."""
-    done = subprocess.run([sys.executable, str(Path(__file__).parent / "hang_job.py"), str(tmp_path), "gloo", "4", "minibatch,op", "2", "2"], timeout=200, check=False)
+    """Field note 004, scaled down: four Gloo ranks, one of which has 3 // 4 = 0 minibatches in step 3; the others run into their
+    time-out."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "hang_job.py"), str(tmp_path), "gloo", "4", "minibatch,op", "2", "2"],
+        timeout=200,
+        check=False,
+    )
     assert done.returncode == 0
     op = rules.judge_hang(reader.collect([str(tmp_path / "op")]))
     assert (op.kind, op.culprits) == ("mismatch", (3,)), op.sentence
@@ -262,7 +299,12 @@ def test_a_learner_without_a_minibatch_is_named_with_its_counts_and_the_guard(tm
 def test_names_in_a_dump_send_nothing_to_the_terminal_and_break_no_output(tmp_path):
     dumps = tmp_path / "dumps"
     dumps.mkdir()
-    entry = {"process_group": ["0", "default_pg"], "collective_seq_id": 1, "profiling_name": "nccl:\x1b]0;title\x07all_\ud800reduce", "state": "scheduled"}
+    entry = {
+        "process_group": ["0", "default_pg"],
+        "collective_seq_id": 1,
+        "profiling_name": "nccl:\x1b]0;title\x07all_\ud800reduce",
+        "state": "scheduled",
+    }
     pages = {"entries": [entry], "pg_config": {"0": {"desc": "\x1b[31m", "ranks": "[0, 1]"}}}
     (dumps / "rank_0.json").write_text(json.dumps(pages))
     (dumps / "rank_1.json").write_text(json.dumps({**pages, "entries": []}))
@@ -285,7 +327,11 @@ def test_what_is_no_log_of_a_job_is_called_so(tmp_path):
 def test_what_is_only_possible_is_said_to_be_so(tmp_path):
     told = read_cli("hang", str(DATA / "stall"), "--html", str(tmp_path / "page.html"), "--json")
     first = read_cli("hang", str(DATA / "stall")).stdout.splitlines()[0]
-    assert json.loads(told.stdout)["status"] == "possible" and first.rpartition(" (")[2].startswith("possible: ") and first.split(": ", 1)[1] in html.unescape((tmp_path / "page.html").read_text())
+    assert (
+        json.loads(told.stdout)["status"] == "possible"
+        and first.rpartition(" (")[2].startswith("possible: ")
+        and first.split(": ", 1)[1] in html.unescape((tmp_path / "page.html").read_text())
+    )
 
 
 def test_a_saved_look_is_one_case_for_three_commands_with_its_picture_and_short_paths(tmp_path):

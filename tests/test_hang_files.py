@@ -1,4 +1,5 @@
-"""Dumps that others hand over are hostile until read: nothing is executed, nothing takes more memory than a dump can need, and every file says why it was not used."""
+"""Dumps that others hand over are hostile until read: nothing is executed, nothing takes more memory than a dump can need, and every
+file says why it was not used."""
 from __future__ import annotations
 
 import contextlib
@@ -47,10 +48,17 @@ def gadgets(mark: Path) -> dict[str, bytes]:
     dump = {"version": "2.10", "pg_config": {}, "entries": []}
     by_hand = f"cos\nsystem\n(S'{command}'\ntR.".encode()
     stacked = b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c" + bytes([len(command)]) + command.encode() + b"\x85R."
-    return {"os.system": pickle.dumps(Gadget(os.system, command), protocol=2), "eval": pickle.dumps(Gadget(eval, f"open({str(mark)!r}, 'w')"), protocol=4),
-            "inside": pickle.dumps({**dump, "entries": [Gadget(os.system, command)]}, protocol=2), "protocol 0": b"\x80\x02" + by_hand,
-            "stack global": stacked, "inst": f"\x80\x02(S'{command}'\nios\nsystem\n.".encode("latin1"), "persistent": b"\x80\x02Pos.system\n.",
-            "extension": b"\x80\x02\x82\x01.", "newobj": b"\x80\x02c__builtin__\nopen\nX\x01\0\0\0x\x85\x81."}
+    return {
+        "os.system": pickle.dumps(Gadget(os.system, command), protocol=2),
+        "eval": pickle.dumps(Gadget(eval, f"open({str(mark)!r}, 'w')"), protocol=4),
+        "inside": pickle.dumps({**dump, "entries": [Gadget(os.system, command)]}, protocol=2),
+        "protocol 0": b"\x80\x02" + by_hand,
+        "stack global": stacked,
+        "inst": f"\x80\x02(S'{command}'\nios\nsystem\n.".encode("latin1"),
+        "persistent": b"\x80\x02Pos.system\n.",
+        "extension": b"\x80\x02\x82\x01.",
+        "newobj": b"\x80\x02c__builtin__\nopen\nX\x01\0\0\0x\x85\x81.",
+    }
 
 
 def test_no_gadget_leaves_a_file_and_all_are_refused(tmp_path):
@@ -61,7 +69,10 @@ def test_no_gadget_leaves_a_file_and_all_are_refused(tmp_path):
         assert not mark.exists(), name
 
 
-@pytest.mark.parametrize("ranks", ["__import__('os').mkdir('executed')", "'[0, 1]'", '"[0, 1]"', "[0, true]", "[0.5]", "[-1]", "[" * 5000, "[0, [1]]", 7, None, {}])
+@pytest.mark.parametrize(
+    "ranks",
+    ["__import__('os').mkdir('executed')", "'[0, 1]'", '"[0, 1]"', "[0, true]", "[0.5]", "[-1]", "[" * 5000, "[0, [1]]", 7, None, {}],
+)
 def test_ranks_are_numbers_or_the_dump_is_refused(tmp_path, ranks, monkeypatch):
     monkeypatch.chdir(tmp_path)
     dump = dump_file.decode(GOOD)
@@ -71,10 +82,22 @@ def test_ranks_are_numbers_or_the_dump_is_refused(tmp_path, ranks, monkeypatch):
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("data", [
-    b"\x80\x02r\xff\xff\xff\x7f" + b".", b"\x80\x02]r\xff\xff\xff\x0f.", b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b"x.", b"\x80\x05\x96" + struct.pack("<Q", 1 << 36) + b".",
-    b"\x80\x02" + b"]" * 10**6 + b"a" * (10**6 - 1) + b".", b"[" * 10**6, b'{"entries": ' + b"[" * 10**5, b"\x80\x02]q\0" + b"(" + b"h\0" * 3 * 10**6 + b"e.",
-    b"\x80\x02\x8b\xff\xff\xff\x7f1.", b'{"entries": [' + b"9" * 10**6 + b"]}"], ids=range(10))
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02r\xff\xff\xff\x7f" + b".",
+        b"\x80\x02]r\xff\xff\xff\x0f.",
+        b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b"x.",
+        b"\x80\x05\x96" + struct.pack("<Q", 1 << 36) + b".",
+        b"\x80\x02" + b"]" * 10**6 + b"a" * (10**6 - 1) + b".",
+        b"[" * 10**6,
+        b'{"entries": ' + b"[" * 10**5,
+        b"\x80\x02]q\0" + b"(" + b"h\0" * 3 * 10**6 + b"e.",
+        b"\x80\x02\x8b\xff\xff\xff\x7f1.",
+        b'{"entries": [' + b"9" * 10**6 + b"]}",
+    ],
+    ids=range(10),
+)
 def test_a_bomb_ends_soon_and_small(data):
     import resource
 
@@ -89,7 +112,11 @@ def test_a_bomb_ends_soon_and_small(data):
 
 
 @settings(max_examples=150, deadline=None)
-@given(data=st.one_of(st.binary(max_size=400).map(lambda b: b"\x80\x02" + b), st.binary(max_size=400), st.binary(max_size=200).map(lambda b: b"{" + b)))
+@given(
+    data=st.one_of(
+        st.binary(max_size=400).map(lambda b: b"\x80\x02" + b), st.binary(max_size=400), st.binary(max_size=200).map(lambda b: b"{" + b)
+    )
+)
 def test_random_bytes_are_refused_in_words(data):
     try:
         dump_file.read(data)
@@ -107,12 +134,33 @@ def test_one_changed_byte_never_escapes(at, byte):
         pass
 
 
-values = st.recursive(st.none() | st.booleans() | st.integers(-5, 1 << 70) | st.text(max_size=4), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2), max_leaves=5)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 1 << 70) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=5,
+)
 
 
 @settings(max_examples=120, deadline=None)
-@given(field=st.sampled_from(["process_group", "collective_seq_id", "profiling_name", "state", "input_sizes", "input_dtypes", "frames", "time_created_ns", "is_p2p", "record_id", "p2p_seq_id"]),
-       value=values, which=st.integers(0, 15))
+@given(
+    field=st.sampled_from(
+        [
+            "process_group",
+            "collective_seq_id",
+            "profiling_name",
+            "state",
+            "input_sizes",
+            "input_dtypes",
+            "frames",
+            "time_created_ns",
+            "is_p2p",
+            "record_id",
+            "p2p_seq_id",
+        ]
+    ),
+    value=values,
+    which=st.integers(0, 15),
+)
 def test_any_value_in_any_field_is_read_or_refused(field, value, which):
     dump = dump_file.decode(GOOD)
     dump["entries"][which % len(dump["entries"])][field] = value
@@ -244,7 +292,9 @@ def test_json_tells_the_same_as_a_pickle_in_the_format_of_every_torch(renamed):
     for entry in dump["entries"]:
         for old, new in renamed.items():
             entry[new or "unused"] = entry.pop(old)
-    plain, pickled = (dataclasses.replace(dump_file.read(data), digest=b"") for data in (json.dumps(dump).encode(), pickle.dumps(dump, protocol=2)))
+    plain, pickled = (
+        dataclasses.replace(dump_file.read(data), digest=b"") for data in (json.dumps(dump).encode(), pickle.dumps(dump, protocol=2))
+    )
     assert plain == pickled and plain.columns
 
 
@@ -291,9 +341,20 @@ print(os.waitpid(child, 0)[1])
 @pytest.mark.parametrize(("backend", "kind"), [("nccl2", "healthy"), ("nccl", "symmetric")])
 def test_what_another_backend_retires_without_an_end_did_not_time_out(tmp_path: Path, backend: str, kind: str) -> None:
     """The hook of torch 2.15 retires at once what a backend issues that reports no ends; with NCCL's own recorder that is a time-out."""
-    row = {"process_group": ("0", "default_pg"), "profiling_name": f"{backend}:all_reduce", "p2p_seq_id": 0, "is_p2p": False, "state": "scheduled",
-           "retired": True, "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "output_dtypes": ["Float"], "timeout_ms": 1000,
-           "time_discovered_completed_ns": None}
+    row = {
+        "process_group": ("0", "default_pg"),
+        "profiling_name": f"{backend}:all_reduce",
+        "p2p_seq_id": 0,
+        "is_p2p": False,
+        "state": "scheduled",
+        "retired": True,
+        "input_sizes": [[4]],
+        "output_sizes": [[4]],
+        "input_dtypes": ["Float"],
+        "output_dtypes": ["Float"],
+        "timeout_ms": 1000,
+        "time_discovered_completed_ns": None,
+    }
     for rank in range(2):
         entries = [{**row, "record_id": n, "collective_seq_id": n + 1, "time_created_ns": 10**18 + n} for n in range(5)]
         dump = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}, "entries": entries}

@@ -29,8 +29,11 @@ def mismatch(shares: dict[int, list[int]], call: str = "AllReduce", name: str = 
     """Text of one communicator: operations -> ranks; a share of more than one rank is not named."""
     lines = [f"#0-0 ({name}) MISMATCH", f"  Communicator ranks have different {call} operation counts"]
     for count, ranks in shares.items():
-        lines.append(f"  {len(ranks)} ranks have launched up to operation {count}" if len(ranks) > 1 else
-                     f"  Rank {ranks[0]} has launched up to operation {count} -- GPU {ranks[0]} managed by process {700 + ranks[0]} on node n1")
+        lines.append(
+            f"  {len(ranks)} ranks have launched up to operation {count}"
+            if len(ranks) > 1
+            else f"  Rank {ranks[0]} has launched up to operation {count} -- GPU {ranks[0]} managed by process {700 + ranks[0]} on node n1"
+        )
     return "\n".join(lines) + "\n\n"
 
 
@@ -50,8 +53,15 @@ def as_json(*communicators: tuple[str, dict[int, dict[str, int]], dict[int, dict
     return json.dumps({"nccl_version": "2.29.2", "communicators_count": len(rows), "communicators": rows})
 
 
-@pytest.mark.parametrize(("shares", "culprits"), [
-    ({41: [0, 1, 3], 40: [2]}, (2,)), ({41: [0, 1, 2], 42: [3]}, (3,)), ({41: [0, 1], 40: [2, 3]}, ()), ({5: [0], 6: [1], 7: [2], 8: [3]}, ())])
+@pytest.mark.parametrize(
+    ("shares", "culprits"),
+    [
+        ({41: [0, 1, 3], 40: [2]}, (2,)),
+        ({41: [0, 1, 2], 42: [3]}, (3,)),
+        ({41: [0, 1], 40: [2, 3]}, ()),
+        ({5: [0], 6: [1], 7: [2], 8: [3]}, ()),
+    ],
+)
 def test_who_is_apart_from_most_is_named_and_nobody_without_a_majority(tmp_path, shares, culprits) -> None:
     found = told(tmp_path, text(4, mismatch(shares)))
     assert found.culprits == culprits and found.kind == ("skipped" if culprits else "unknown")
@@ -99,7 +109,9 @@ def test_text_names_the_missing_and_the_dead(tmp_path) -> None:
     (tmp_path / "dead").mkdir()
     found = told(tmp_path / "dead", text(4, incomplete + dead))
     assert (found.kind, found.culprits) == ("dead", (1,))
-    (old,) = live_answers_ask_ras.read_ras("x", text(4, "#0-0 (aa11) INCOMPLETE\n  Missing communicator data from 2 ranks\n  The missing ranks: 1,3\n"))
+    (old,) = live_answers_ask_ras.read_ras(
+        "x", text(4, "#0-0 (aa11) INCOMPLETE\n  Missing communicator data from 2 ranks\n  The missing ranks: 1,3\n")
+    )
     assert [(r.rank, bool(r.missing)) for r in old.communicators[0].ranks] == [(1, True), (3, True)], "NCCL 2.24"
 
 
@@ -117,9 +129,26 @@ def test_text_gives_back_the_counts_that_it_was_written_from(counts: dict[int, i
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.text(max_size=80) | st.lists(st.sampled_from(
-    [TABLE, "    0  1  1  4  4  4  RUNNING  OK\n", "#0-0 (aa) MISMATCH\n", "#7-0 (bb) INCOMPLETE\n", "DEAD\n", "  Rank 9999999 --\n",
-     "  Communicator ranks have different X operation counts\n", "  9999999 ranks have launched up to operation 1\n", "  Rank 1\n", "{", "}"])).map("".join))
+@given(
+    st.text(max_size=80)
+    | st.lists(
+        st.sampled_from(
+            [
+                TABLE,
+                "    0  1  1  4  4  4  RUNNING  OK\n",
+                "#0-0 (aa) MISMATCH\n",
+                "#7-0 (bb) INCOMPLETE\n",
+                "DEAD\n",
+                "  Rank 9999999 --\n",
+                "  Communicator ranks have different X operation counts\n",
+                "  9999999 ranks have launched up to operation 1\n",
+                "  Rank 1\n",
+                "{",
+                "}",
+            ]
+        )
+    ).map("".join)
+)
 def test_any_text_gives_answers_or_a_gap(data: str) -> None:
     assert isinstance(live_answers_ask_ras.read_ras("x", data), (list, Gap))
 

@@ -22,8 +22,12 @@ LOADER = ["select (selectors.py:415)", "wait (multiprocessing/connection.py:1136
           "get (multiprocessing/queues.py:113)", "_try_get_data (torch/utils/data/dataloader.py:1275)",
           "__next__ (torch/utils/data/dataloader.py:708)", *LOOP]
 JOINS = ["join (threading.py:1119)", "run (llm/loop.py:90)", "<module> (pretrain.py:31)"]
-STORE = ["_store_based_barrier (torch/distributed/distributed_c10d.py:980)", "init_process_group (torch/distributed/distributed_c10d.py:1700)",
-         "setup (llm/loop.py:20)", "<module> (pretrain.py:31)"]
+STORE = [
+    "_store_based_barrier (torch/distributed/distributed_c10d.py:980)",
+    "init_process_group (torch/distributed/distributed_c10d.py:1700)",
+    "setup (llm/loop.py:20)",
+    "<module> (pretrain.py:31)",
+]
 RECEIVES = [f"recv ({C10D}:2350)", "wrapper (torch/distributed/c10d_logger.py:83)", "stage (llm/pipe.py:61)", *LOOP]
 FORWARD = ["forward (llm/model.py:205)", *LOOP]
 PIN_MEMORY = ['Thread 900 (idle): "Thread-2 (_pin_memory_loop)"', "    select (selectors.py:415)",
@@ -85,8 +89,10 @@ def test_a_stay_in_one_wait_for_the_gpu_over_two_rounds_counts_as_waiting(tmp_pa
 
 
 def watchdog(rank):
-    return (f"[rank{rank}]:[E1129 03:10:00.5 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation timeout: "
-            "WorkNCCL(SeqNum=90, OpType=ALLGATHER, NumelIn=4, NumelOut=16, Timeout(ms)=600000) ran for 600020 milliseconds before timing out.\n")
+    return (
+        f"[rank{rank}]:[E1129 03:10:00.5 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=90, OpType=ALLGATHER, NumelIn=4, NumelOut=16, Timeout(ms)=600000) ran for 600020 milliseconds before timing out.\n"
+    )
 
 
 def test_the_stack_says_what_a_silent_rank_was_in(tmp_path):

@@ -1,4 +1,5 @@
-"""More than a hundred files that nobody means to read: each goes through every reading command in one process, within 5 s and 300 MB, and runs nothing."""
+"""More than a hundred files that nobody means to read: each goes through every reading command in one process, within 5 s and 300 MB,
+and runs nothing."""
 from __future__ import annotations
 
 import gzip
@@ -53,30 +54,82 @@ def _database() -> bytes:
 
 RECORD = '{"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": "ok", "started": "x", %s}'
 DUMP = '{"version": "2.4", "pg_config": {"0": {"name": "0", "desc": "", "ranks": "[0, 1]"}}, "pg_status": {}, "entries": [%s]}'
-ENTRY = ('{"record_id": %s, "pg_id": 0, "process_group": ["0", ""], "collective_seq_id": %s, "state": "scheduled", "profiling_name": "nccl:x",'
-         ' "input_sizes": [[4]], "output_sizes": [[4]], "time_created_ns": %s}')
+ENTRY = (
+    '{"record_id": %s, "pg_id": 0, "process_group": ["0", ""], "collective_seq_id": %s, "state": "scheduled", "profiling_name": "nccl:x",'
+    ' "input_sizes": [[4]], "output_sizes": [[4]], "time_created_ns": %s}'
+)
 FILES: dict[str, bytes | str] = {
-    "dump_nan": DUMP % ENTRY % ("NaN", "1", "1"), "dump_inf": DUMP % ENTRY % ("Infinity", "-Infinity", "1e999"), "dump_huge": DUMP % ENTRY % ("9" * 4000, "1", "1"),
-    "dump_negative": DUMP % ENTRY % ("-1", "-1", "-1"), "dump_text": DUMP % ENTRY % ('"x"', "[]", "{}"), "dump_twice": DUMP.replace('"version"', '"entries": 1, "version"') % "",
-    "dump_null": DUMP % "null", "dump_numbers": DUMP % "1, 2, 3", "dump_ranks": DUMP.replace("[0, 1]", "[" + "0, " * N + "0]") % "",
-    "dump_eval": DUMP.replace("[0, 1]", "__import__('os').system('touch CANARY')") % "", "dump_cyclic": _cyclic(), "dump_cut.pkl": pickle.dumps({"entries": [1] * 99})[:-9],
-    "dump_memo.pkl": b"\x80\x04" + b"]\x94" * N + b".", "dump_mark.pkl": b"\x80\x04" + b"(" * N + b".", "dump_long.pkl": b"\x80\x04\x8a\xff" + b"\x7f" * 255 + b".",
-    "dump_size.pkl": b"\x80\x04\x8d" + b"\xff" * 7 + b"\x7f.", "dump_global.pkl": b"\x80\x02cos\nsystem\n(S'touch CANARY'\ntR.",
+    "dump_nan": DUMP % ENTRY % ("NaN", "1", "1"),
+    "dump_inf": DUMP % ENTRY % ("Infinity", "-Infinity", "1e999"),
+    "dump_huge": DUMP % ENTRY % ("9" * 4000, "1", "1"),
+    "dump_negative": DUMP % ENTRY % ("-1", "-1", "-1"),
+    "dump_text": DUMP % ENTRY % ('"x"', "[]", "{}"),
+    "dump_twice": DUMP.replace('"version"', '"entries": 1, "version"') % "",
+    "dump_null": DUMP % "null",
+    "dump_numbers": DUMP % "1, 2, 3",
+    "dump_ranks": DUMP.replace("[0, 1]", "[" + "0, " * N + "0]") % "",
+    "dump_eval": DUMP.replace("[0, 1]", "__import__('os').system('touch CANARY')") % "",
+    "dump_cyclic": _cyclic(),
+    "dump_cut.pkl": pickle.dumps({"entries": [1] * 99})[:-9],
+    "dump_memo.pkl": b"\x80\x04" + b"]\x94" * N + b".",
+    "dump_mark.pkl": b"\x80\x04" + b"(" * N + b".",
+    "dump_long.pkl": b"\x80\x04\x8a\xff" + b"\x7f" * 255 + b".",
+    "dump_size.pkl": b"\x80\x04\x8d" + b"\xff" * 7 + b"\x7f.",
+    "dump_global.pkl": b"\x80\x02cos\nsystem\n(S'touch CANARY'\ntR.",
     "dump_rank_99999999": DUMP.replace("[0, 1]", "[0, 99999999]") % ENTRY % ("1", "1", "1"),
-    "world.log": "n1:1:2 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 90000000 cudaDev 0 nvmlDev 0 busId 9b000 commId 0x2 - Init COMPLETE\n"
-    + "".join(f"[rank{r}]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, "
-              "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n" for r in (0, 89_999_999)),
-    "dotted.toml": ".".join(["a"] * 16_000) + " = 1\n", "record_nan.json": RECORD % '"wall_s": NaN', "record_inf.json": RECORD % '"wall_s": 1e999', "record_twice.json": RECORD % '"step": "../../x", "step": "/x"',
-    "record_deep.json": RECORD % ('"facts": ' + '{"a": ' * 900 + "1" + "}" * 900), "record_list.json": "[" + RECORD % '"facts": []' + "]", "record_big.json": RECORD % ('"reason": "' + "x" * (4 << 20) + '"'),
-    "record_surrogate.json": RECORD % '"reason": "\\ud800\\udfff\\ud83d"', "bom.json": "\ufeff" + RECORD % '"facts": {}', "anchors.yaml": "a: &a [1]\nb: &b [*a,*a]\nc: [*b,*b]\n<<: *a\n",
-    "laughs.yaml": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)), "self.yaml": "a: &a {b: *a}\n", "tag.yaml": "!!python/object/apply:os.system ['touch CANARY']\n",
-    "merge.yaml": "a: &a {x: 1}\n" + "b: {<<: [" + "*a, " * N + "]}\n", "numbers.yaml": "n_nodes: " + "9" * N + "\nx: 0o" + "7" * N + "\nd: 2026-13-45\n", "sexagesimal.yaml": "a: " + "1:" * N + "1\n",
-    "cut.gz": gzip.compress(LINE.encode() * 999)[:-9], "tail.gz": gzip.compress(LINE.encode()) + b"\xff" * 999, "many.gz": gzip.compress(LINE.encode()) * 3000, "crc.gz": gzip.compress(LINE.encode())[:-8] + b"\0" * 8,
-    "slip.zip": _slip("../../CANARY"), "absolute.zip": _slip("/CANARY"), "control.zip": _slip("\x1b]0;x\x07\u202e.log"), "windows.zip": _slip("C:\\CANARY"), "link.tar": _tar(tarfile.SYMTYPE, "/etc/passwd"),
-    "hard.tar": _tar(tarfile.LNKTYPE, "/etc/passwd"), "device.tar": _tar(tarfile.CHRTYPE, ""), "fifo.tar": _tar(tarfile.FIFOTYPE, ""), "table.sqlite": _database(), "page.pdf": b"%PDF-1.7\n" + LINE.encode() * 99,
-    "mixed.log": LINE.encode() + LINE.encode("utf-16") + LINE.encode("latin-1") + "\u00e9".encode("latin-1") * 99, "nul.log": LINE.replace(" ", "\0") * 999, "odd-utf16.log": LINE.encode("utf-16")[:-1],
-    "overlong.log": b"\xc0\xaf\xed\xa0\x80\xf8\x88\x80\x80\x80" * 9999, "return.log": "x\r" * N + LINE, "separators.log": "\u2028\u2029\x85\x0b\x0c\x1c" * 9999 + LINE, "long-number.log": "[rank" + "9" * N + "]: " + LINE,
-    "dates.log": "9999-99-99 99:99:99.999999999 " + LINE, "ansi.log": "\x1b[" * N + LINE, "deep.py": "(" * N, "names.env": "NCCL_" + "A" * N + "=1\n", "quote.env": "NCCL_DEBUG='" + "x" * N}
+    "world.log": (
+        "n1:1:2 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 90000000 cudaDev 0 nvmlDev 0 busId 9b000 commId 0x2 - Init"
+        " COMPLETE\n"
+        + "".join(
+            f"[rank{r}]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank {r}] Watchdog caught collective operation timeout:"
+            " WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing"
+            " out.\n"
+            for r in (0, 89_999_999)
+        )
+    ),
+    "dotted.toml": ".".join(["a"] * 16_000) + " = 1\n",
+    "record_nan.json": RECORD % '"wall_s": NaN',
+    "record_inf.json": RECORD % '"wall_s": 1e999',
+    "record_twice.json": RECORD % '"step": "../../x", "step": "/x"',
+    "record_deep.json": RECORD % ('"facts": ' + '{"a": ' * 900 + "1" + "}" * 900),
+    "record_list.json": "[" + RECORD % '"facts": []' + "]",
+    "record_big.json": RECORD % ('"reason": "' + "x" * (4 << 20) + '"'),
+    "record_surrogate.json": RECORD % '"reason": "\\ud800\\udfff\\ud83d"',
+    "bom.json": "\ufeff" + RECORD % '"facts": {}',
+    "anchors.yaml": "a: &a [1]\nb: &b [*a,*a]\nc: [*b,*b]\n<<: *a\n",
+    "laughs.yaml": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)),
+    "self.yaml": "a: &a {b: *a}\n",
+    "tag.yaml": "!!python/object/apply:os.system ['touch CANARY']\n",
+    "merge.yaml": "a: &a {x: 1}\n" + "b: {<<: [" + "*a, " * N + "]}\n",
+    "numbers.yaml": "n_nodes: " + "9" * N + "\nx: 0o" + "7" * N + "\nd: 2026-13-45\n",
+    "sexagesimal.yaml": "a: " + "1:" * N + "1\n",
+    "cut.gz": gzip.compress(LINE.encode() * 999)[:-9],
+    "tail.gz": gzip.compress(LINE.encode()) + b"\xff" * 999,
+    "many.gz": gzip.compress(LINE.encode()) * 3000,
+    "crc.gz": gzip.compress(LINE.encode())[:-8] + b"\0" * 8,
+    "slip.zip": _slip("../../CANARY"),
+    "absolute.zip": _slip("/CANARY"),
+    "control.zip": _slip("\x1b]0;x\x07\u202e.log"),
+    "windows.zip": _slip("C:\\CANARY"),
+    "link.tar": _tar(tarfile.SYMTYPE, "/etc/passwd"),
+    "hard.tar": _tar(tarfile.LNKTYPE, "/etc/passwd"),
+    "device.tar": _tar(tarfile.CHRTYPE, ""),
+    "fifo.tar": _tar(tarfile.FIFOTYPE, ""),
+    "table.sqlite": _database(),
+    "page.pdf": b"%PDF-1.7\n" + LINE.encode() * 99,
+    "mixed.log": LINE.encode() + LINE.encode("utf-16") + LINE.encode("latin-1") + "\u00e9".encode("latin-1") * 99,
+    "nul.log": LINE.replace(" ", "\0") * 999,
+    "odd-utf16.log": LINE.encode("utf-16")[:-1],
+    "overlong.log": b"\xc0\xaf\xed\xa0\x80\xf8\x88\x80\x80\x80" * 9999,
+    "return.log": "x\r" * N + LINE,
+    "separators.log": "\u2028\u2029\x85\x0b\x0c\x1c" * 9999 + LINE,
+    "long-number.log": "[rank" + "9" * N + "]: " + LINE,
+    "dates.log": "9999-99-99 99:99:99.999999999 " + LINE,
+    "ansi.log": "\x1b[" * N + LINE,
+    "deep.py": "(" * N,
+    "names.env": "NCCL_" + "A" * N + "=1\n",
+    "quote.env": "NCCL_DEBUG='" + "x" * N,
+}
 COMMANDS = [["triage"], ["hang"], ["env"], ["plan"], ["look", "--record"]]
 ALL = """
 import contextlib, json, sys, time
@@ -126,5 +179,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/proc/self/status", "/proc/kmsg"])
 def test_a_file_of_the_kernel_whose_reading_may_never_end_is_not_read(path: str) -> None:
-    ended = subprocess.run([sys.executable, "-m", "nccl_runbook", "triage", path], env=with_library(), capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-m", "nccl_runbook", "triage", path], env=with_library(), capture_output=True, text=True, timeout=30, check=False
+    )
     assert ended.returncode == 2 and path in ended.stderr and "not a regular file" in ended.stderr and ended.stderr.count("\n") == 1

@@ -1,4 +1,5 @@
-"""Hosts compared from records, and in a real Slurm allocation over two hosts: what each fault is called, and that nobody else is accused."""
+"""Hosts compared from records, and in a real Slurm allocation over two hosts: what each fault is called, and that nobody else is
+accused."""
 from __future__ import annotations
 
 import contextlib
@@ -44,10 +45,23 @@ def write_records(folder: Path, count: int, variables: int = 20, status: str = "
     """Records of alike hosts; ``odd``: host -> what its role has instead."""
     paths = []
     for at in range(count):
-        role = {"variables": {f"NCCL_NUMBER_{n}": str(n) for n in range(variables)}, "reported": "2.28.9", "torch": "2.11.0", **odd.get(f"n{at}", {})}
+        role = {
+            "variables": {f"NCCL_NUMBER_{n}": str(n) for n in range(variables)},
+            "reported": "2.28.9",
+            "torch": "2.11.0",
+            **odd.get(f"n{at}", {}),
+        }
         gpus = [{"uuid": f"GPU-{at}-{n}", "name": "H200"} for n in range(8)]
         facts = {"environment": {"roles": [role], "host": {"name": f"n{at}"}}, "gpus": {"nvml": {"driver": "580.1", "gpus": gpus}}}
-        record = {"schema": "nccl-runbook/record/2", "step": "01-gpu-visibility", "status": status, "reason": "the driver is broken", "started": "2026-01-01T00:00:00Z", "judged": {"host": f"n{at}"}, "facts": facts}
+        record = {
+            "schema": "nccl-runbook/record/2",
+            "step": "01-gpu-visibility",
+            "status": status,
+            "reason": "the driver is broken",
+            "started": "2026-01-01T00:00:00Z",
+            "judged": {"host": f"n{at}"},
+            "facts": facts,
+        }
         paths.append(folder / f"n{at}.json")
         paths[-1].write_text(json.dumps(record))
     return paths
@@ -107,9 +121,14 @@ def test_a_page_is_written_for_records_of_several_nodes(tmp_path: Path) -> None:
 
 def test_1024_records_of_300_facts_within_ten_seconds_and_300_mb(tmp_path: Path) -> None:
     paths = write_records(tmp_path, 1024, 280, n7={"torch": "2.10.0"})
-    code = "import resource, subprocess, sys; c = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(c.returncode)"
+    code = (
+        "import resource, subprocess, sys; c = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL);"
+        " print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(c.returncode)"
+    )
     began = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-c", code, *CLI, "--json", "--record", *map(str, paths)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *CLI, "--json", "--record", *map(str, paths)], capture_output=True, text=True, timeout=120
+    )
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 3, done.stderr
     assert ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime < 10 and int(done.stdout) < 300 << 10
@@ -124,11 +143,16 @@ def alike(*each: dict[str, Any]) -> tuple[list[tuple[str, list[str]]], dict[str,
     """Differences as (severity, odd hosts) and id -> severity, of hosts n0, n1, ... that show these facts."""
     hosts = [HostFacts(f"n{at}", "srun", dict(flat(facts))) for at, facts in enumerate(each)]
     found = differences(hosts)
-    return [(d.severity, d.odd) for d in found], {f.id: f.severity.value for f in rules.judge_hosts(Hosts({h.host: h for h in hosts}), found)}
+    return [(d.severity, d.odd) for d in found], {
+        f.id: f.severity.value for f in rules.judge_hosts(Hosts({h.host: h for h in hosts}), found)
+    }
 
 
 def test_names_that_not_every_host_was_asked_for_are_no_difference() -> None:
-    assert alike(*({"network": {"mtu": 1, "names": {n: ["10.0.0.1"] for n in (f"n{at}", "n0")}}} for at in range(4))) == ([], {"hosts-alike": "ok"})
+    assert alike(*({"network": {"mtu": 1, "names": {n: ["10.0.0.1"] for n in (f"n{at}", "n0")}}} for at in range(4))) == (
+        [],
+        {"hosts-alike": "ok"},
+    )
 
 
 def test_a_host_whose_probe_fails_differs_and_gaps_everywhere_are_not_compared() -> None:
@@ -153,39 +177,93 @@ def test_an_empty_value_that_most_hosts_have_accuses_only_the_others() -> None:
     assert alike(facts, facts, other)[0] == [("warn", ["n2"])]
 
 
-@pytest.mark.parametrize("facts", [{"environment": {"roles": [{"reported": "{}"}]}}, {"network": {"interfaces": {"eth0": {"mtu": "{}", "address": "10.0.0.1"}}}}])
+@pytest.mark.parametrize(
+    "facts", [{"environment": {"roles": [{"reported": "{}"}]}}, {"network": {"interfaces": {"eth0": {"mtu": "{}", "address": "10.0.0.1"}}}}]
+)
 def test_three_values_on_three_hosts_are_a_difference(facts: dict[str, Any]) -> None:
     assert alike(*(json.loads(json.dumps(facts).replace("{}", v)) for v in "123"))[0] == [("warn", ["n0", "n1", "n2"])]
 
 
-@pytest.mark.parametrize("facts, other", [
-    ({"network": {"interfaces": {"veth1": {"mtu": "1", "state": "up"}}}}, {"network": {"interfaces": {"eth0": {"address": ""}}}}),
-    ({"network": {"interfaces": {"eth1": {"state": "up", "address": ""}}}}, {"network": {"interfaces": {"eth1": {"state": "down", "address": ""}}}}),
-    ({"network": {"hcas": {"mlx5_0/1": {"gids": ["a"]}}}}, {"network": {"hcas": {"mlx5_0/1": {"gids": ["a", "b"]}}}}),
-    ({"gpus": {"nvml": {"gpus": [{"ecc": {"corrected_volatile": 0}}]}}}, {"gpus": {"nvml": {"gpus": [{"ecc": {"corrected_volatile": 1}}]}}}),
-    ({"environment": {"roles": [{"variables": {"CUDA_VISIBLE_DEVICES": "0"}}]}}, {"environment": {"roles": [{"variables": {"CUDA_VISIBLE_DEVICES": "1"}}]}}),
-    ({"environment": {"roles": [{"name": "a", "torch": "1"}, {"name": "b", "torch": "2"}]}}, {"environment": {"roles": [{"name": "b", "torch": "2"}, {"name": "a", "torch": "1"}]}}),
-])
+@pytest.mark.parametrize(
+    "facts, other",
+    [
+        ({"network": {"interfaces": {"veth1": {"mtu": "1", "state": "up"}}}}, {"network": {"interfaces": {"eth0": {"address": ""}}}}),
+        (
+            {"network": {"interfaces": {"eth1": {"state": "up", "address": ""}}}},
+            {"network": {"interfaces": {"eth1": {"state": "down", "address": ""}}}},
+        ),
+        ({"network": {"hcas": {"mlx5_0/1": {"gids": ["a"]}}}}, {"network": {"hcas": {"mlx5_0/1": {"gids": ["a", "b"]}}}}),
+        (
+            {"gpus": {"nvml": {"gpus": [{"ecc": {"corrected_volatile": 0}}]}}},
+            {"gpus": {"nvml": {"gpus": [{"ecc": {"corrected_volatile": 1}}]}}},
+        ),
+        (
+            {"environment": {"roles": [{"variables": {"CUDA_VISIBLE_DEVICES": "0"}}]}},
+            {"environment": {"roles": [{"variables": {"CUDA_VISIBLE_DEVICES": "1"}}]}},
+        ),
+        (
+            {"environment": {"roles": [{"name": "a", "torch": "1"}, {"name": "b", "torch": "2"}]}},
+            {"environment": {"roles": [{"name": "b", "torch": "2"}, {"name": "a", "torch": "1"}]}},
+        ),
+    ],
+)
 def test_what_is_no_fault_is_a_note_at_most(facts: dict[str, Any], other: dict[str, Any]) -> None:
     assert "warn" not in [severity for severity, _ in alike(facts, other, facts)[0]]
 
 
 def test_only_the_name_below_host_is_each_hosts_own() -> None:
-    assert alike(*({"environment": {"host": {"name": f"n{at}", "iommu": "on" if at == 1 else "off"}}} for at in range(3)))[0] == [("note", ["n1"])]
+    assert alike(*({"environment": {"host": {"name": f"n{at}", "iommu": "on" if at == 1 else "off"}}} for at in range(3)))[0] == [
+        ("note", ["n1"])
+    ]
 
 
-@pytest.mark.parametrize("name, own", [
-    *((name, True) for name in ("RAY_JOB_ID", "RAY_RAYLET_PID", "PET_NODE_RANK", "VLLM_HOST_IP", "SGLANG_HOST_IP", "VLLM_DP_RANK_LOCAL", "TORCHELASTIC_ERROR_FILE", "SLURM_NODEID")),
-    *((name, False) for name in ("RAY_ADDRESS", "RAY_CGRAPH_get_timeout", "PET_NNODES", "VLLM_PORT", "NCCL_SOCKET_IFNAME", "VLLM_HOST_IPS"))])
+@pytest.mark.parametrize(
+    "name, own",
+    [
+        *(
+            (name, True)
+            for name in (
+                "RAY_JOB_ID",
+                "RAY_RAYLET_PID",
+                "PET_NODE_RANK",
+                "VLLM_HOST_IP",
+                "SGLANG_HOST_IP",
+                "VLLM_DP_RANK_LOCAL",
+                "TORCHELASTIC_ERROR_FILE",
+                "SLURM_NODEID",
+            )
+        ),
+        *(
+            (name, False)
+            for name in ("RAY_ADDRESS", "RAY_CGRAPH_get_timeout", "PET_NNODES", "VLLM_PORT", "NCCL_SOCKET_IFNAME", "VLLM_HOST_IPS")
+        ),
+    ],
+)
 def test_variables_that_a_launcher_gives_each_host_are_not_compared(name: str, own: bool) -> None:
     differing = alike(*({"environment": {"roles": [{"variables": {name: str(at)}}]}} for at in range(3)))[0]
     assert differing == ([] if own else [("warn", ["n0", "n1", "n2"])])
 
 
-@pytest.mark.parametrize("name, value, wrong", [("NCCL", "bond0.42", False), ("NCCL", "", False), ("NCCL", "=bond0.42", False), ("NCCL", "bond", False), ("NCCL", "=bond", True),
-                                                ("NCCL", "^lo", False), ("NCCL", "^lo,bond", True), ("NCCL", "x,bond", False), ("GLOO", "", False), ("GLOO", "eth0", True)])
+@pytest.mark.parametrize(
+    "name, value, wrong",
+    [
+        ("NCCL", "bond0.42", False),
+        ("NCCL", "", False),
+        ("NCCL", "=bond0.42", False),
+        ("NCCL", "bond", False),
+        ("NCCL", "=bond", True),
+        ("NCCL", "^lo", False),
+        ("NCCL", "^lo,bond", True),
+        ("NCCL", "x,bond", False),
+        ("GLOO", "", False),
+        ("GLOO", "eth0", True),
+    ],
+)
 def test_values_of_socket_ifname(name: str, value: str, wrong: bool) -> None:
-    facts = {"network": {"interfaces": {"bond0.42": {"mtu": "9000"}, "lo": {"mtu": "65536"}}}, "environment": {"roles": [{"variables": {f"{name}_SOCKET_IFNAME": value}}]}}
+    facts = {
+        "network": {"interfaces": {"bond0.42": {"mtu": "9000"}, "lo": {"mtu": "65536"}}},
+        "environment": {"roles": [{"variables": {f"{name}_SOCKET_IFNAME": value}}]},
+    }
     assert bool(judge_network.judge_network([HostFacts(h, "srun", dict(flat(facts))) for h in ("n0", "n1")])) is wrong
 
 
@@ -216,8 +294,13 @@ def test_ranks_that_hang_on_one_host_are_not_said_to_have_been_killed(ends: tupl
 INFO = ["n2:1:2 [0] NCCL INFO Connected all rings", "n2:1:2 [0] NCCL INFO via NET/Socket/0"]
 
 
-@pytest.mark.parametrize("second", [RankResult(1, "signalled", 11, events=events(1, 1), last_lines=INFO),
-                                    RankResult(1, "exited", 1, events=error("CUDA error: uncorrectable ECC error encountered"), last_lines=INFO)])
+@pytest.mark.parametrize(
+    "second",
+    [
+        RankResult(1, "signalled", 11, events=events(1, 1), last_lines=INFO),
+        RankResult(1, "exited", 1, events=error("CUDA error: uncorrectable ECC error encountered"), last_lines=INFO),
+    ],
+)
 def test_a_rank_that_died_by_itself_is_not_freed_by_lines_of_nccl(second: RankResult) -> None:
     first = RankResult(0, "exited", 1, events=error("NCCL error: remote process exited or there was a network error"))
     assert judged(["n1", "n2"], first, second) == (["host-rank-failed"], ["n2"])
@@ -226,10 +309,14 @@ def test_a_rank_that_died_by_itself_is_not_freed_by_lines_of_nccl(second: RankRe
 def test_a_rank_is_behind_only_if_another_finished_what_it_never_began() -> None:
     waits = RankResult(1, "timed-out", None, events=events(1, 1))
     assert judged(["n1", "n2"], RankResult(0, "exited", 0, events=events(2)), waits)[1] == []
-    assert judged(["n1", "n2"], RankResult(0, "timed-out", None, events=events(2)), RankResult(1, "timed-out", None, events=events(1)))[1] == ["n2"]
+    assert judged(["n1", "n2"], RankResult(0, "timed-out", None, events=events(2)), RankResult(1, "timed-out", None, events=events(1)))[
+        1
+    ] == ["n2"]
 
 
-@pytest.mark.parametrize("text", ["CUDA out of memory. Tried", "CUDA error: invalid device ordinal", "CUDA-capable device(s) is/are busy or unavailable"])
+@pytest.mark.parametrize(
+    "text", ["CUDA out of memory. Tried", "CUDA error: invalid device ordinal", "CUDA-capable device(s) is/are busy or unavailable"]
+)
 def test_a_gpu_that_somebody_uses_accuses_no_host(text: str) -> None:
     assert judged(["n1", "n1"], RankResult(0, "exited", 0), RankResult(1, "exited", 1, events=error(text))) == (["hosts-world-unclear"], [])
 
@@ -287,7 +374,15 @@ def test_the_agent_answers_nobody_without_the_token_and_bounds_what_it_reads() -
 def records(folder: Path, *each: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
     """The answer for unjudged records: (host, status, facts)."""
     for at, (host, status, facts) in enumerate(each):
-        record = {"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": status, "reason": "", "started": f"202{9 - at}-01-01T00:00:00Z", "judged": {"host": host}, "facts": facts}
+        record = {
+            "schema": "nccl-runbook/record/2",
+            "step": "03-fewer-gpus",
+            "status": status,
+            "reason": "",
+            "started": f"202{9 - at}-01-01T00:00:00Z",
+            "judged": {"host": host},
+            "facts": facts,
+        }
         (folder / f"{at}.json").write_text(json.dumps(record))
     return answer_of("hosts", "--record", *sorted(folder.glob("*.json")))
 
@@ -301,16 +396,34 @@ def test_unjudged_records_are_not_healthy_by_themselves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken, option", [(0, ""), (1, "--exclude=n0"), (5, "--exclude=n0,n1,n2,n3,n4"), (6, ""), (9, ""), (10, "")])
 def test_what_most_hosts_share_is_the_fault_of_no_single_host(broken: int, option: str, tmp_path: Path) -> None:
-    asked = Hosts({f"n{n}": HostFacts(f"n{n}", "file", {}) for n in range(10)}, judged={f"n{n}": {"03": ("broken" if n < broken else "ok", "it is")} for n in range(10)})
+    asked = Hosts(
+        {f"n{n}": HostFacts(f"n{n}", "file", {}) for n in range(10)},
+        judged={f"n{n}": {"03": ("broken" if n < broken else "ok", "it is")} for n in range(10)},
+    )
     assert exclude(broken_hosts(asked)) == option
 
 
 def test_the_page_names_the_option_that_leaves_out_the_broken_host_as_a_remedy(tmp_path: Path) -> None:
     for name, status in (("n1", "ok"), ("n2", "broken"), ("n3", "ok")):
-        record = {"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": status, "reason": "it is", "started": "2026-03-01T23:00:00Z", "ended": "2026-03-01T23:01:00Z",
-                  "judged": {"host": name}, "facts": {"a": "1"}, "findings": [{"id": "made-up", "severity": status, "title": "it is", "remedy": [{"who": "you", "text": "Look."}]}]}
+        record = {
+            "schema": "nccl-runbook/record/2",
+            "step": "03-fewer-gpus",
+            "status": status,
+            "reason": "it is",
+            "started": "2026-03-01T23:00:00Z",
+            "ended": "2026-03-01T23:01:00Z",
+            "judged": {"host": name},
+            "facts": {"a": "1"},
+            "findings": [{"id": "made-up", "severity": status, "title": "it is", "remedy": [{"who": "you", "text": "Look."}]}],
+        }
         (tmp_path / f"{name}.json").write_text(json.dumps(record))
-    ended = subprocess.run([*CLI, "--record", *map(str, sorted(tmp_path.glob("*.json"))), "--html", str(tmp_path / "p.html"), "--json"], capture_output=True, text=True, timeout=100, cwd=ROOT)
+    ended = subprocess.run(
+        [*CLI, "--record", *map(str, sorted(tmp_path.glob("*.json"))), "--html", str(tmp_path / "p.html"), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=ROOT,
+    )
     page, found = re.sub("<[^>]*>", "", (tmp_path / "p.html").read_text()), json.loads(ended.stdout)
     assert "--exclude=n2" in page and "Not looked at" not in page
     assert f"nccl-runbook run --record {tmp_path / 'n2.json'}" in page and found["exclude"] == "--exclude=n2"
@@ -329,8 +442,15 @@ def command(cluster: SlurmHosts, *arguments: str, python: str = sys.executable) 
 
 
 def asked(cluster: SlurmHosts, *arguments: str, python: str = sys.executable, **env: str) -> dict[str, Any]:
-    done = subprocess.run(command(cluster, *arguments, python=python), env={**cluster.env, **env}, cwd=ROOT, capture_output=True, text=True, timeout=120,
-                          stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command(cluster, *arguments, python=python),
+        env={**cluster.env, **env},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
     found = json.loads(done.stdout or "{}")
     assert found, done.stderr
     jsonschema.validate(found, SCHEMA)
@@ -416,8 +536,15 @@ def test_a_rank_that_fails_or_hangs_on_one_host(fault: str, name: str, cluster: 
 
 def running(cluster: SlurmHosts) -> tuple[subprocess.Popen, list[int]]:
     """The command while a rank on n2 hangs, and our processes there: the agent, its warm process, two ranks."""
-    process = subprocess.Popen(command(cluster, "--fault", "skip@3"), env=cluster.env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command(cluster, "--fault", "skip@3"),
+        env=cluster.env,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     cluster.until(lambda: len(cluster.pids(2, "sys.stdin.buffer.readline")) == 4, 60)
     time.sleep(2.5)  # each host alone takes half a second; what hangs is the world over both
     return process, sorted(cluster.pids(2, "sys.stdin.buffer.readline"))

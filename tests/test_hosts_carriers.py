@@ -28,8 +28,20 @@ RAY_PYTHON = os.environ.get("NCCL_RUNBOOK_TEST_RAY", "")  # an interpreter that 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
-@pytest.mark.parametrize("arguments", [("--over", "ssh x", "n1"), ("--", "-oProxyCommand=touch x"), ("--ray", "n1"), ("--job", "1", "n1"), ("n1", "--ray", "--job", "1"),
-                                       ("n1;id",), ("n1 n2",), ("", )], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--over", "ssh x", "n1"),
+        ("--", "-oProxyCommand=touch x"),
+        ("--ray", "n1"),
+        ("--job", "1", "n1"),
+        ("n1", "--ray", "--job", "1"),
+        ("n1;id",),
+        ("n1 n2",),
+        ("",),
+    ],
+    ids=str,
+)
 def test_what_names_no_hosts_is_wrong_usage(arguments: tuple[str, ...]) -> None:
     assert read_cli("hosts", *arguments).returncode == 2
 
@@ -75,7 +87,14 @@ esac
     page = (ROOT / "notebooks" / "reference" / "ray.md").read_text().partition("## Kubernetes")[2]
     lines = page.partition("```bash\n")[2].partition("```")[0].strip().replace("nccl-runbook", "$PYTHON -m nccl_runbook")
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "lib"), "PYTHON": sys.executable}
-    ended = subprocess.run(["bash", "-c", f"{lines} --python $PYTHON --no-ranks --json --budget 40s"], env=env, capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL)
+    ended = subprocess.run(
+        ["bash", "-c", f"{lines} --python $PYTHON --no-ranks --json --budget 40s"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        stdin=subprocess.DEVNULL,
+    )
     assert ended.stdout, ended.stderr
     found = json.loads(ended.stdout)
     jsonschema.validate(found, SCHEMA)
@@ -92,8 +111,15 @@ def inside(cluster: SlurmHosts, at: int) -> tuple[str, ...]:
 
 
 def asked(*arguments: str, prefix: tuple[str, ...] = (), **env: str) -> dict[str, Any]:
-    done = subprocess.run([*prefix, sys.executable, "-m", "nccl_runbook", "hosts", "--json", *arguments], env={**os.environ, **env}, cwd=ROOT, capture_output=True, text=True,
-                          timeout=150, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "nccl_runbook", "hosts", "--json", *arguments],
+        env={**os.environ, **env},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
     jsonschema.validate(found, SCHEMA)
@@ -109,13 +135,21 @@ def ssh(cluster: SlurmHosts) -> str:
     Path("/run/sshd").mkdir(exist_ok=True)
     for key in ("host_key", "user_key"):
         slurm_hosts.call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
-    (folder / "sshd_config").write_text(f"HostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\nStrictModes no\nPermitRootLogin yes\nUsePAM no\nPidFile none\n")
-    (folder / "ssh_config").write_text(f"Host *\nIdentityFile {folder}/user_key\nIdentitiesOnly yes\nUserKnownHostsFile {folder}/known\nStrictHostKeyChecking accept-new\nUser root\n")
+    (folder / "sshd_config").write_text(
+        f"HostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\nStrictModes no\nPermitRootLogin yes\nUsePAM no\nPidFile"
+        " none\n"
+    )
+    (folder / "ssh_config").write_text(
+        f"Host *\nIdentityFile {folder}/user_key\nIdentitiesOnly yes\nUserKnownHostsFile {folder}/known\nStrictHostKeyChecking"
+        " accept-new\nUser root\n"
+    )
     for at in (1, 2):
         cluster.start(*inside(cluster, at), SSHD, "-D", "-e", "-f", f"{folder}/sshd_config")
     line = f"ssh -F {folder}/ssh_config -o BatchMode=yes {{host}}"
     for at in (1, 2):
-        cluster.until(lambda at=at: "Linux" in slurm_hosts.call(*shlex.split(line.replace("{host}", f"{cluster.net}.{at}")), "uname", check=False), 20)
+        cluster.until(
+            lambda at=at: "Linux" in slurm_hosts.call(*shlex.split(line.replace("{host}", f"{cluster.net}.{at}")), "uname", check=False), 20
+        )
     return line
 
 
@@ -141,9 +175,26 @@ def ray(cluster: SlurmHosts) -> str:
     """Address of a Ray cluster whose head is n1."""
     if not RAY_PYTHON:
         pytest.skip("NCCL_RUNBOOK_TEST_RAY names no interpreter that has Ray")
-    start = [RAY_PYTHON, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
+    start = [
+        RAY_PYTHON,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--block",
+        "--num-cpus=1",
+        "--object-store-memory=80000000",
+        "--disable-usage-stats",
+    ]
     head = f"{cluster.net}.1:6379"
-    cluster.start(*inside(cluster, 1), *start, "--head", f"--node-ip-address={cluster.net}.1", "--port=6379", "--include-dashboard=false", f"--temp-dir={cluster.folder}/ray1")
+    cluster.start(
+        *inside(cluster, 1),
+        *start,
+        "--head",
+        f"--node-ip-address={cluster.net}.1",
+        "--port=6379",
+        "--include-dashboard=false",
+        f"--temp-dir={cluster.folder}/ray1",
+    )
     cluster.until(lambda: cluster.pids(1, "raylet/raylet"), 60)
     cluster.start(*inside(cluster, 2), *start, f"--address={head}", f"--node-ip-address={cluster.net}.2")
     cluster.until(lambda: cluster.pids(2, "raylet/raylet"), 60)
@@ -177,7 +228,9 @@ def test_killed_over_ray_it_leaves_nothing(cluster: SlurmHosts, ray: str) -> Non
     for words in ("nccl_runbook hosts", "hosts.py"):
         environment = {**os.environ, "RAY_ADDRESS": ray}
         command = [*inside(cluster, 1), sys.executable, "-m", "nccl_runbook", "hosts", "--ray", "--python", RAY_PYTHON, "--budget", "80s"]
-        with subprocess.Popen(command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        with subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ):
             cluster.until(lambda: cluster.pids(2, "sys.stdin.buffer.readline"), 60)
             time.sleep(2)
             for pid in cluster.pids(1, words):

@@ -66,7 +66,9 @@ def test_a_prefix_that_answers_twice_from_one_host_is_refused(prefix):
 
 def test_the_command_line_calls_it_wrong_usage(prefix):
     command = [sys.executable, "-m", "nccl_runbook.launch.interpreters", prefix(on_hosts("n1", "n2"), "srun")]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(Path(interpreters.__file__).parents[2])})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(Path(interpreters.__file__).parents[2])}
+    )
     assert done.returncode == 2 and done.stdout == "" and "(n1, n2)" in done.stderr
 
 

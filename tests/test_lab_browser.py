@@ -23,9 +23,13 @@ from fake_gpus import planted
 from nccl_runbook.triage.symptoms import symptoms
 from processes import ROOT, children, gone, start_time
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.skipif(find_spec("jupyterlab") is None, reason="JupyterLab is not installed"),
-              pytest.mark.skipif(find_spec("ipywidgets") is None, reason="ipywidgets is not installed"),
-              pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are told apart by /proc")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("jupyterlab") is None, reason="JupyterLab is not installed"),
+    pytest.mark.skipif(find_spec("ipywidgets") is None, reason="ipywidgets is not installed"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are told apart by /proc"),
+]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
              "--disable-component-update", "--disable-sync"]
@@ -46,7 +50,8 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """`.ci/lab` as `make lab` calls it, with nothing of the user's own configuration: (process, address of 00-start, folder of the session)."""
+    """`.ci/lab` as `make lab` calls it, with nothing of the user's own configuration: (process, address of 00-start, folder of the
+    session)."""
     folder = tmp_path_factory.mktemp("lab")
     for name, values in SETTINGS.items():
         path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
@@ -136,7 +141,9 @@ def page(opened, request):
     """A clean form; the first test has the one that `make lab` opened."""
     if _used:
         opened.evaluate(AGAIN, CLEAN)
-        opened.wait_for_function("() => [...document.querySelectorAll('textarea')].filter(t => t.placeholder.startsWith('Paste a path')).length == 1")
+        opened.wait_for_function(
+            "() => [...document.querySelectorAll('textarea')].filter(t => t.placeholder.startsWith('Paste a path')).length == 1"
+        )
         assert field(opened).input_value() == ""
     _used.append(request.node.name)
     return opened
@@ -214,12 +221,23 @@ def test_what_is_pasted_is_answered_at_once_as_the_terminal_answers(page, given)
 
 
 def test_a_pasted_log_is_read_as_a_log(lab, page):
-    give(page, "step 1\n[rank0]: node0:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Unknown Error", "pasted text line 2")
+    give(
+        page,
+        "step 1\n[rank0]: node0:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Unknown Error",
+        "pasted text line 2",
+    )
     assert (lab[2] / "pasted.log").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("label, wrong, why", [("What do you have?", "/nowhere/a.log", "there is no file"), ("GPUs", "zero", "'zero' is not a GPU index"), ("GPUs", "999", "there is no GPU 999"),
-                                               ("Interpreter", "/nowhere/python", "program /nowhere/python")])
+@pytest.mark.parametrize(
+    "label, wrong, why",
+    [
+        ("What do you have?", "/nowhere/a.log", "there is no file"),
+        ("GPUs", "zero", "'zero' is not a GPU index"),
+        ("GPUs", "999", "there is no GPU 999"),
+        ("Interpreter", "/nowhere/python", "program /nowhere/python"),
+    ],
+)
 def test_wrong_input_is_refused_in_the_field(page, label, wrong, why):
     open_options(page)
     page.get_by_label(label, exact=True).fill(wrong)
@@ -284,10 +302,16 @@ def test_pairs_fill_a_grid_and_a_click_runs_one_again(page, tmp_path):
 
 
 def test_the_setting_of_a_fix_is_tried_beside_a_control(page):
-    give(page, "node0:7:7 [0] transport/nvls.cc:9 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\nstep 2 of 3",
-         "multicast")
+    give(
+        page,
+        "node0:7:7 [0] transport/nvls.cc:9 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error"
+        " 401\nstep 2 of 3",
+        "multicast",
+    )
     playwright = pytest.importorskip("playwright.sync_api")
-    playwright.expect(page.get_by_label("Setting to try")).to_have_value("NCCL_NVLS_ENABLE=0")  # a widget of its own: its message comes later
+    playwright.expect(page.get_by_label("Setting to try")).to_have_value(
+        "NCCL_NVLS_ENABLE=0"
+    )  # a widget of its own: its message comes later
     interpret(page, f"env {sys.executable}")  # behind a prefix, the GPUs of a machine are unknown: then a setting can be tried
     page.get_by_role("button", name="Try the setting beside a control").click()
     page.locator("p", has_text="Tested:").filter(has_text="2 ranks, gloo").wait_for(timeout=60_000)
@@ -359,8 +383,12 @@ def test_jupyterlab_asks_for_no_news_and_the_setting_is_of_this_session(lab):
 
 @pytest.mark.skipif(bool(glob.glob("/dev/nvidia[0-9]*")), reason="this machine has GPUs: a setting can be tried")
 def test_without_a_gpu_the_place_of_the_button_says_why_nothing_can_be_tried(page):
-    give(page, "node0:7:7 [0] transport/nvls.cc:9 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\nstep 2 of 3",
-         "multicast")
+    give(
+        page,
+        "node0:7:7 [0] transport/nvls.cc:9 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error"
+        " 401\nstep 2 of 3",
+        "multicast",
+    )
     page.get_by_label("Setting to try").wait_for()
     page.get_by_text("No GPU is visible on this machine").wait_for()
     assert page.get_by_role("button", name="Try the setting beside a control").is_hidden()
@@ -417,7 +445,9 @@ def test_the_terminal_shows_one_address_and_no_warning_of_the_kernel(lab):
     try:
         address = _address(second, log)
         until = time.monotonic() + 10
-        assert str(session.parent / "second" / "workspaces").encode() in Path(f"/proc/{second.pid}/environ").read_bytes(), "not those of another session"
+        assert (
+            str(session.parent / "second" / "workspaces").encode() in Path(f"/proc/{second.pid}/environ").read_bytes()
+        ), "not those of another session"
         while "Ctrl-C" not in (shown := log.read_text()) and time.monotonic() < until:
             time.sleep(0.05)
     finally:

@@ -52,7 +52,11 @@ def test_worlds_run_at_the_same_time(engine):
 
 def test_a_world_that_leaves_its_group_as_it_is_ends_with_every_rank_and_its_own_code(engine):
     worlds = [engine.run(check(f"leave {n}", ranks=4, fault=f, extra=["--leave"])) for n, f in enumerate(["", "", "", "corrupt@1"])]
-    assert [w.passed for w in worlds] == [True, True, True, False] and worlds[3].ended == "wrong values" and [r.code for r in worlds[3].ranks] == [6] * 4
+    assert (
+        [w.passed for w in worlds] == [True, True, True, False]
+        and worlds[3].ended == "wrong values"
+        and [r.code for r in worlds[3].ranks] == [6] * 4
+    )
     assert all(r.named("bye") for w in worlds for r in w.ranks)
 
 
@@ -66,8 +70,10 @@ def test_corrupted_data_is_seen_although_the_collective_ends_well(engine, op):
 
 def test_a_value_that_is_no_number_is_seen_and_can_be_written_down():
     """A record is JSON, which has no NaN."""
-    code = ("import check, json, torch; o = check.Operation('broadcast', 64, torch.device('cpu'), 0, 1, False); o.fill(0); o.send[3] = float('nan'); "
-            "print(json.dumps(o.wrong(), allow_nan=False))")
+    code = (
+        "import check, json, torch; o = check.Operation('broadcast', 64, torch.device('cpu'), 0, 1, False); o.fill(0); o.send[3] ="
+        " float('nan'); print(json.dumps(o.wrong(), allow_nan=False))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "lib/nccl_runbook/ranks", capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"index": 3, "got": "nan", "expected": 3.0, "count": 1, "from_rank": 0}
 
@@ -94,7 +100,9 @@ def test_a_flood_is_cut_in_the_middle_and_counted(engine):
     flooded = world.ranks[1]
     assert world.passed and flooded.dropped_bytes > 50e6 and Path(flooded.log).stat().st_size < 5e6
     text = Path(flooded.log).read_text()
-    assert "flood 00000000" in text and "flood 01048575" in text and "flood 00524288" not in text and re.search(r"\d{8}.* left out", text), "the count stands in the gap"
+    assert (
+        "flood 00000000" in text and "flood 01048575" in text and "flood 00524288" not in text and re.search(r"\d{8}.* left out", text)
+    ), "the count stands in the gap"
 
 
 def test_an_exception_is_an_event_and_the_traceback_is_in_the_log(engine):
@@ -152,8 +160,10 @@ def test_a_log_that_cannot_be_written_costs_neither_the_world_nor_the_time(tmp_p
 
 def test_a_process_that_ends_without_closing_its_engine_leaves_no_folder(tmp_path):
     (tmp_path / "tmp").mkdir()
-    source = (f"import sys; sys.path[:0] = {sys.path!r}\nfrom pathlib import Path\nfrom nccl_runbook.launch.engine import Engine\n"
-              f"from nccl_runbook.core.redact import Redactor\nEngine([sys.executable], Path({str(tmp_path)!r}), Redactor({{}})).software()")
+    source = (
+        f"import sys; sys.path[:0] = {sys.path!r}\nfrom pathlib import Path\nfrom nccl_runbook.launch.engine import Engine\n"
+        f"from nccl_runbook.core.redact import Redactor\nEngine([sys.executable], Path({str(tmp_path)!r}), Redactor({{}})).software()"
+    )
     subprocess.run([sys.executable, "-c", source], check=True, timeout=60, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
     assert not list((tmp_path / "tmp").glob("nccl-runbook-*"))
 
@@ -296,7 +306,9 @@ def test_one_rank_may_have_its_own_environment_and_preload(engine, tmp_path):
     (tmp_path / "libnccl.so.2").symlink_to(real)
     asked = json.dumps({**json.loads(request()), "mapped": "/libc.so", "copies": []})
     own = {0: {"LD_PRELOAD": str(tmp_path / "libnccl.so.2"), "NCCL_DEBUG": "INFO"}, 1: {"NCCL_ALGO": None}}
-    world = engine.run(WorldRequest("own", "environment.py", [None, None], [asked], {"NCCL_ALGO": "Ring", "NCCL_DEBUG": None}, 60.0, of_ranks=own))
+    world = engine.run(
+        WorldRequest("own", "environment.py", [None, None], [asked], {"NCCL_ALGO": "Ring", "NCCL_DEBUG": None}, 60.0, of_ranks=own)
+    )
     first, second = (r.first("environment") for r in world.ranks)
     assert first["preloaded"] == [os.path.realpath(real)] and second["preloaded"] == []
     assert (first["variables"]["NCCL_DEBUG"], first["variables"]["NCCL_ALGO"]) == ("INFO", "Ring")
@@ -305,7 +317,9 @@ def test_one_rank_may_have_its_own_environment_and_preload(engine, tmp_path):
     said = {e["variables"]["RANK"]: e for e in map(json.loads, re.findall(r'\{"event": "environment".*', again.stdout))}
     assert [e["preloaded"] for e in (said["0"], said["1"])] == [first["preloaded"], []], "the printed line does the same"
     kept = ("NCCL_DEBUG", "NCCL_ALGO")
-    assert [{n: e["variables"].get(n) for n in kept} for e in (said["0"], said["1"])] == [{n: e["variables"].get(n) for n in kept} for e in (first, second)]
+    assert [{n: e["variables"].get(n) for n in kept} for e in (said["0"], said["1"])] == [
+        {n: e["variables"].get(n) for n in kept} for e in (first, second)
+    ]
 
 
 def test_ranks_of_an_environment_without_the_visibility_still_get_the_gpus_that_were_asked_for(engine):
@@ -320,13 +334,23 @@ def test_ranks_of_an_environment_without_the_visibility_still_get_the_gpus_that_
 def test_behind_a_prefix_a_preload_is_fresh_whatever_our_side_has(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "/x/libnccl.so.2")
     asked = WorldRequest("own", "environment.py", [None, None], of_ranks={0: {"LD_PRELOAD": "/x/libnccl.so.2"}, 1: {"NCCL_ALGO": "Ring"}})
-    fresh = [[Engine(prefix, None, Redactor({}))._own(asked, rank)["fresh"] for rank in (0, 1)] for prefix in ([sys.executable], ["docker", "exec", "-i", "a", "python3"])]
+    fresh = [
+        [Engine(prefix, None, Redactor({}))._own(asked, rank)["fresh"] for rank in (0, 1)]
+        for prefix in ([sys.executable], ["docker", "exec", "-i", "a", "python3"])
+    ]
     assert fresh == [[False, False], [True, False]]
 
 
-@pytest.mark.parametrize(("prefix", "python"), [
-    ("docker exec -i python3.11 /opt/rl/bin/py", "/opt/rl/bin/py -u"), ("docker exec -i python3.11 python3", "python3 -u"), ("python3", "python3 -u"),
-    ("conda run -n python --no-capture-output python", "python -u"), ("docker exec -i a python3 -X dev -I", "python3 -X dev -I -u")])
+@pytest.mark.parametrize(
+    ("prefix", "python"),
+    [
+        ("docker exec -i python3.11 /opt/rl/bin/py", "/opt/rl/bin/py -u"),
+        ("docker exec -i python3.11 python3", "python3 -u"),
+        ("python3", "python3 -u"),
+        ("conda run -n python --no-capture-output python", "python -u"),
+        ("docker exec -i a python3 -X dev -I", "python3 -X dev -I -u"),
+    ],
+)
 def test_a_container_may_be_named_like_an_interpreter(prefix, python):
     line = shell_line(prefix.split(), WorldRequest("own", "check.py", [None, None], of_ranks={1: {"NCCL_ALGO": "Ring"}}))
     assert f'exec "$@"\' sh {python} lib/nccl_runbook' in line
@@ -335,7 +359,10 @@ def test_a_container_may_be_named_like_an_interpreter(prefix, python):
 def launched(environments: list[dict], *args: str) -> list[subprocess.Popen]:
     check = [sys.executable, str(ROOT / "lib/nccl_runbook/ranks/check.py"), "--ops", "all_reduce", "--sizes", "4", "--repeats", "1"]
     bare = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_"))}
-    return [subprocess.Popen([*check, *(a.format(**env) for a in args)], env={**bare, **env}, stdout=subprocess.PIPE, text=True) for env in environments]
+    return [
+        subprocess.Popen([*check, *(a.format(**env) for a in args)], env={**bare, **env}, stdout=subprocess.PIPE, text=True)
+        for env in environments
+    ]
 
 
 # told at exit whether the group was taken down, and whether the interpreter ended as it usually does
@@ -351,13 +378,22 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize(("arguments", "code", "ended"), [
-    (("--ops", "all_reduce", "--sizes", "4", "--backend", "gloo"), 0, False), (("--ops", "all_reduce", "--sizes", "4", "--fault", "corrupt@0"), 6, False),
-    (("--ops", "none"), 1, True)])
+@pytest.mark.parametrize(
+    ("arguments", "code", "ended"),
+    [
+        (("--ops", "all_reduce", "--sizes", "4", "--backend", "gloo"), 0, False),
+        (("--ops", "all_reduce", "--sizes", "4", "--fault", "corrupt@0"), 6, False),
+        (("--ops", "none"), 1, True),
+    ],
+)
 def test_a_rank_over_gloo_ends_without_a_teardown_that_can_hang_or_abort(tmp_path, arguments, code, ended):
     check = str(ROOT / "lib/nccl_runbook/ranks/check.py")
-    said = subprocess.run([sys.executable, "-c", TEARDOWN, str(tmp_path / "store"), check, *arguments], capture_output=True, text=True, timeout=60)
-    assert (said.returncode, "exit handlers ran" in said.stdout, "taken down" in said.stdout) == (code, ended, False), said.stdout + said.stderr
+    said = subprocess.run(
+        [sys.executable, "-c", TEARDOWN, str(tmp_path / "store"), check, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert (said.returncode, "exit handlers ran" in said.stdout, "taken down" in said.stdout) == (code, ended, False), (
+        said.stdout + said.stderr
+    )
     assert ended or "bye right=" in said.stdout
 
 
@@ -418,7 +454,16 @@ def test_what_torch_shares_under_a_ranks_name_goes_with_the_rank_and_nothing_els
     told, done = [], threading.Event()
     link = WarmLink([sys.executable], dict(os.environ), lambda report: (told.append(report), done.set() if report.get("done") else None))
     try:
-        link.send(do="world", world=1, entry="shares.py", sources={"shares.py": SHARES}, args=[], env={}, ranks=[{"env": {}, "fresh": False}], deadline_s=20.0)
+        link.send(
+            do="world",
+            world=1,
+            entry="shares.py",
+            sources={"shares.py": SHARES},
+            args=[],
+            env={},
+            ranks=[{"env": {}, "fresh": False}],
+            deadline_s=20.0,
+        )
         assert done.wait(40), told
     finally:
         link.close()

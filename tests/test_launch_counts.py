@@ -201,7 +201,10 @@ RIGHT = [
     compose("torchrun --nproc-per-node=2 t.py", {"count": "all"}, ipc="host"),
     compose(["torchrun", "--nproc-per-node=2", "t.py"], {"device_ids": ["0", "1"]}),
     yaml.safe_dump({"resources": {"accelerators": "H100:8"}, "run": "torchrun --nproc_per_node=8 t.py\n"}),
-    "apiVersion: v1\nspec:\n  containers:\n  - resources: {limits: {nvidia.com/gpu: {{ .Values.gpus }}}}\n    command: [torchrun, --nproc-per-node=8, t.py]\n",
+    (
+        "apiVersion: v1\nspec:\n  containers:\n  - resources: {limits: {nvidia.com/gpu: {{ .Values.gpus }}}}\n    command: [torchrun,"
+        " --nproc-per-node=8, t.py]\n"
+    ),
     "x-all: &all\n  image: x\nservices:\n  a:\n    <<: *all\n    command: torchrun --nproc-per-node=8 t.py\n    gpus: 1\n",
 ]
 

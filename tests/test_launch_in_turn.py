@@ -76,7 +76,9 @@ def test_a_slow_world_that_gives_signs_of_life_is_left_alone(engine):
 
 
 def test_a_parent_with_threads_is_not_forked_and_holds_fresh_interpreters_at_the_gate(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Engine([sys.executable], tmp_path / "logs", Redactor({})) as engine:
         worlds = engine.run_in_turn([asked("a", deadline_s=60), asked("b", deadline_s=60)])
@@ -113,7 +115,9 @@ print([w.ended for w in engine.run_in_turn(asked)], flush=True)
 
 @pytest.mark.parametrize("who", ["owner", "warm"])
 def test_nothing_that_waits_outlives_whoever_is_killed(who):
-    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}
+    )
     try:
         assert owner.stdout.readline() == "ready\n"
         until = time.monotonic() + 30
@@ -133,7 +137,9 @@ def test_each_world_reads_sources_of_its_own(tmp_path, monkeypatch):
     """Ranks that wait for their turn read the rank file while the next world's is written."""
     monkeypatch.setenv("NCCL_RUNBOOK_SCRATCH", str(tmp_path))
     with Engine([sys.executable], tmp_path / "logs", Redactor(os.environ)) as engine:
-        turns = threading.Thread(target=engine.run_in_turn, args=([asked("hangs", fault="skip@1", deadline_s=4.0), asked("b"), asked("c")],))
+        turns = threading.Thread(
+            target=engine.run_in_turn, args=([asked("hangs", fault="skip@1", deadline_s=4.0), asked("b"), asked("c")],)
+        )
         turns.start()
         most, until = 0, time.monotonic() + 60
         while turns.is_alive() and time.monotonic() < until:

@@ -115,7 +115,11 @@ def watched(command: list[str], folder: Path) -> tuple[int, set[str], dict[int, 
 def test_every_listener_is_seen(namespace: list[str], tmp_path: Path) -> None:
     code = ("import socket, time; a = socket.create_server(('', 5001)); b = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
             "b.bind(('10.97.0.1', 5002)); c = socket.create_server(('::1', 5003), family=socket.AF_INET6); time.sleep(1)")
-    assert watched([*namespace, sys.executable, "-c", code], tmp_path) == (0, {"tcp 0.0.0.0", "udp 10.97.0.1", "tcp6 ::1"}, {5001: True, 5003: False})
+    assert watched([*namespace, sys.executable, "-c", code], tmp_path) == (
+        0,
+        {"tcp 0.0.0.0", "udp 10.97.0.1", "tcp6 ::1"},
+        {5001: True, 5003: False},
+    )
 
 
 COMMANDS = {"run": (["-m", "nccl_runbook", "run", "--step", "03-fewer-gpus", "--out", "run", "--budget", "90s"], {3, 4}),
@@ -123,11 +127,16 @@ COMMANDS = {"run": (["-m", "nccl_runbook", "run", "--step", "03-fewer-gpus", "--
 
 
 @pytest.fixture(scope="module")
-def at_once(namespace: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[tuple[int, set[str], dict[int, bool]]]]]:
+def at_once(
+    namespace: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[tuple[int, set[str], dict[int, bool]]]]]:
     """What was seen of each command; each has a namespace of its own."""
     with ThreadPoolExecutor(len(COMMANDS)) as pool:
-        yield {name: pool.submit(watched, [*namespace, sys.executable, *words], tmp_path_factory.mktemp(name)) for name, (words, _) in COMMANDS.items()
-               if name != "lab" or find_spec("jupyterlab")}
+        yield {
+            name: pool.submit(watched, [*namespace, sys.executable, *words], tmp_path_factory.mktemp(name))
+            for name, (words, _) in COMMANDS.items()
+            if name != "lab" or find_spec("jupyterlab")
+        }
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -86,7 +86,9 @@ def test_the_right_rank_and_kind_and_no_innocent(seen: dict[str, Any], fault: st
     assert rules.verdict(pictures) == {"healthy": "healthy", "slow": "degraded"}.get(truth["kind"], "broken")
 
 
-def test_a_rank_that_shares_its_core_with_others_is_not_accused_of_holding_the_gil(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:
+def test_a_rank_that_shares_its_core_with_others_is_not_accused_of_holding_the_gil(
+    running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path
+) -> None:
     pids = worlds.start(running, tmp_path, "gil", 2)
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(7)]
     core = {min(os.sched_getaffinity(0))}
@@ -101,7 +103,9 @@ def test_a_rank_that_shares_its_core_with_others_is_not_accused_of_holding_the_g
         worlds.end(running)
     (picture,) = rules.judge_looks([look])
     culprit = json.loads((tmp_path / "truth.json").read_text())["culprits"][0]
-    assert (picture.kind, picture.culprits, picture.cause, picture.status) == ("unknown", [], "cpu-affinity", "possible"), text([picture], [look])
+    assert (picture.kind, picture.culprits, picture.cause, picture.status) == ("unknown", [], "cpu-affinity", "possible"), text(
+        [picture], [look]
+    )
     assert f"rank {culprit} " in picture.evidence[0].text and without_core(look.ranks[culprit]) > 0.5
 
 
@@ -146,7 +150,9 @@ def test_secrets_of_a_rank_are_neither_kept_nor_shown(seen: dict[str, Any]) -> N
     log = (seen["folder"] / "skip" / "rank1.log").read_text()
     kept = json.dumps(look_live.record(look, 0.1)) + text(pictures, [look]) + page(pictures, [look])
     assert CANARY in log and CANARY not in kept and "[redacted:" in kept
-    assert all(set(r.variables) <= {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} for r in look.ranks)
+    assert all(
+        set(r.variables) <= {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} for r in look.ranks
+    )
 
 
 # --- the commands
@@ -171,7 +177,9 @@ def test_the_command_judges_a_record_as_json_and_as_one_page(seen: dict[str, Any
 def test_the_command_reads_fast_and_imports_neither_torch_nor_jupyter(record: Path) -> None:
     code = ("import sys; from nccl_runbook.__main__ import main\ntry: main()\nexcept SystemExit: pass\n"
             "assert not {'torch', 'IPython', 'papermill', 'nbformat'} & set(sys.modules), 'heavy'")
-    ended = subprocess.run([sys.executable, "-c", code, "look", "--record", str(record)], env=with_library(), capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "look", "--record", str(record)], env=with_library(), capture_output=True, text=True
+    )
     assert ended.returncode == 0 and "never reached" in ended.stdout, ended.stderr
 
 
@@ -184,7 +192,12 @@ def test_wrong_usage_is_one_sentence(arguments: tuple[str, ...], said: str, tmp_
 
 def test_the_answer_is_there_though_its_file_cannot_be_written(tmp_path: Path) -> None:
     ended = read_cli("look", "--gap", "0.1", "--save", "/dev/full", cwd=tmp_path, env=with_library())
-    assert ended.returncode == 1 and ended.stdout.strip() and "cannot write" in ended.stderr.splitlines()[-1] and "Traceback" not in ended.stderr
+    assert (
+        ended.returncode == 1
+        and ended.stdout.strip()
+        and "cannot write" in ended.stderr.splitlines()[-1]
+        and "Traceback" not in ended.stderr
+    )
 
 
 def test_a_folder_as_record_is_refused_before_anything_is_read(tmp_path: Path) -> None:
@@ -207,8 +220,12 @@ def test_a_record_without_threads_is_refused_in_words(tmp_path: Path) -> None:
         assert ended.returncode == 2 and "incomplete" in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:
-    subprocess.run([sys.executable, str(ROOT / ".ci" / "look"), str(tmp_path / "l.pyz")], check=True, env=with_library(), stdout=subprocess.DEVNULL)
+def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(
+    running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path
+) -> None:
+    subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "look"), str(tmp_path / "l.pyz")], check=True, env=with_library(), stdout=subprocess.DEVNULL
+    )
     assert (tmp_path / "l.pyz").stat().st_size < 400_000
     clean = {**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, "PYTHONIOENCODING": "ascii"}  # as where a locale lacks our signs
     pid = worlds.start(running, tmp_path / "world", "sigstop", 2)[0]
@@ -217,10 +234,17 @@ def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subp
                            cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60)
     worlds.end(running)
     assert ended.returncode == 0, ended.stderr
-    assert re.search(r": first samples, after \d", ended.stdout) and {r[0] for r in re.findall(r"(?m)^[01] +\S+ +\d+ ", ended.stdout)} == {"0", "1"} and " for 1 s" in ended.stdout and "state T" in ended.stdout
+    assert (
+        re.search(r": first samples, after \d", ended.stdout)
+        and {r[0] for r in re.findall(r"(?m)^[01] +\S+ +\d+ ", ended.stdout)} == {"0", "1"}
+        and " for 1 s" in ended.stdout
+        and "state T" in ended.stdout
+    )
     judged = read_cli("look", "--record", tmp_path / "✕.json", "--json", env=with_library())
     culprits = json.loads((tmp_path / "world" / "truth.json").read_text())["culprits"]
-    assert [c["rank"] for c in json.loads(judged.stdout)["jobs"][0]["culprits"]] == culprits and "is stopped" in (tmp_path / "r.html").read_text()
+    assert [c["rank"] for c in json.loads(judged.stdout)["jobs"][0]["culprits"]] == culprits and "is stopped" in (
+        tmp_path / "r.html"
+    ).read_text()
 
 
 def test_an_interrupted_look_keeps_its_first_evidence(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:
@@ -292,7 +316,10 @@ def test_orphans_of_two_launchers_are_two_jobs() -> None:
     """Without MASTER_PORT ranks are told apart by their launcher; where that died, all of them are children of pid 1."""
     env = {**{n: v for n, v in os.environ.items() if n not in live_processes.NAMES}}
     launch = ["sh", "-c", "for r in 0 1; do RANK=$r sleep 60 > /dev/null & echo $!; done"]
-    jobs = [[int(pid) for pid in subprocess.run(launch, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True).stdout.split()] for _ in range(2)]
+    jobs = [
+        [int(pid) for pid in subprocess.run(launch, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True).stdout.split()]
+        for _ in range(2)
+    ]
     try:
         if {live_processes_ask_proc.ancestors(pid)[0] for job in jobs for pid in job} != {1}:
             pytest.skip("orphans do not go to pid 1 here")
@@ -315,7 +342,11 @@ def test_ranks_below_a_wrapper_each_are_one_job_and_those_of_another_launcher_an
         until = time.monotonic() + 30
         while sorted(told) != [0, 0, 1, 1] and time.monotonic() < until:  # until all four sleep
             found = live_processes.processes()
-            ranks = [p for p in live_processes.ranks_among(found)[0] if {one.pid for one in launchers} & set(live_processes_ask_proc.ancestors(p.pid))]
+            ranks = [
+                p
+                for p in live_processes.ranks_among(found)[0]
+                if {one.pid for one in launchers} & set(live_processes_ask_proc.ancestors(p.pid))
+            ]
             told = [p.rank for p in ranks if live_processes_ask_proc.read(f"/proc/{p.pid}/comm") == "sleep\n"]
             time.sleep(0.05)
         jobs = [{p.job for p in ranks if one.pid in live_processes_ask_proc.ancestors(p.pid)} for one in launchers]
@@ -332,7 +363,7 @@ def test_ranks_below_a_wrapper_each_are_one_job_and_those_of_another_launcher_an
 MEETS = """
 import os, socket, sys
 os.environ.update(RANK=sys.argv[2], MASTER_PORT=sys.argv[1])  # where /proc does not show it
-link = socket.create_connection(("127.0.0.1", int(sys.argv[1]))) if sys.argv[2] != "0" else socket.create_server(("127.0.0.1", int(sys.argv[1])))
+link = (socket.create_server if sys.argv[2] == "0" else socket.create_connection)(("127.0.0.1", int(sys.argv[1])))
 print("ready", flush=True)
 held = link.accept() if sys.argv[2] == "0" else None
 print("met", flush=True)
@@ -347,7 +378,9 @@ sys.stdin.read()
     ({"MASTER_PORT": "29500"}, {"MASTER_PORT": "29501"}, 2),  # a trainer and the server that it talks to
     ({"MASTER_PORT": "29500"}, {}, 2),
 ])
-def test_ranks_that_were_started_one_by_one_are_one_job_if_they_are_connected(own: dict[str, str], other: dict[str, str], jobs: int) -> None:
+def test_ranks_that_were_started_one_by_one_are_one_job_if_they_are_connected(
+    own: dict[str, str], other: dict[str, str], jobs: int
+) -> None:
     clean = {n: v for n, v in os.environ.items() if n not in live_processes.NAMES}
     port, launched = str(worlds.free_port()), []
     try:
@@ -401,7 +434,9 @@ def test_the_line_that_asks_for_a_dump_is_named_and_not_run(tmp_path: Path) -> N
     env = {**os.environ, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(stem), "TORCH_FR_DUMP_TEMP_FILE": str(file), "RANK": "0", "WORLD_SIZE": "1"}
     os.mkfifo(tmp_path / "p_0.pipe")
     pipe = os.open(tmp_path / "p_0.pipe", os.O_RDONLY | os.O_NONBLOCK)
-    rank = subprocess.Popen([sys.executable, "-c", "print('ready', flush=True); input()"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    rank = subprocess.Popen(
+        [sys.executable, "-c", "print('ready', flush=True); input()"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert rank.stdout.readline() == "ready\n"
         line = f"echo 1 > {stem}0.pipe; nccl-runbook hang {file}0"
@@ -429,19 +464,45 @@ def test_a_secret_at_the_cut_of_a_long_line_is_not_shown_by_half(tmp_path: Path)
 
 
 def test_the_file_that_cannot_be_written_is_the_one_that_is_named(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, str(ROOT / ".ci" / "look"), str(tmp_path / "l.pyz")], check=True, env=with_library(), stdout=subprocess.DEVNULL)
-    command = [sys.executable, str(tmp_path / "l.pyz"), "--live", "--gap", "0", "--pid", str(os.getpid()), "--json", "r.json", "--html", "gone/p.html"]
+    subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "look"), str(tmp_path / "l.pyz")], check=True, env=with_library(), stdout=subprocess.DEVNULL
+    )
+    command = [
+        sys.executable,
+        str(tmp_path / "l.pyz"),
+        "--live",
+        "--gap",
+        "0",
+        "--pid",
+        str(os.getpid()),
+        "--json",
+        "r.json",
+        "--html",
+        "gone/p.html",
+    ]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 1 and " gone/p.html: " in ended.stderr and "r.json" not in ended.stderr and json.loads((tmp_path / "r.json").read_text())
+    assert (
+        ended.returncode == 1
+        and " gone/p.html: " in ended.stderr
+        and "r.json" not in ended.stderr
+        and json.loads((tmp_path / "r.json").read_text())
+    )
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
 def test_another_users_process_is_said_to_be_unreadable(tmp_path: Path) -> None:
     mine = subprocess.Popen(["sleep", "30"])
-    code = f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); from nccl_runbook.look import live; live.look([{mine.pid}], 0, print)"
+    code = (
+        f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); from nccl_runbook.look import live; live.look([{mine.pid}], 0,"
+        " print)"
+    )
     try:
-        ended = subprocess.run([sys.executable, "-c", "import nccl_runbook.look.live, nccl_runbook.hang.live.ask\n" + code], env=with_library(),
-                               capture_output=True, text=True)
+        ended = subprocess.run(
+            [sys.executable, "-c", "import nccl_runbook.look.live, nccl_runbook.hang.live.ask\n" + code],
+            env=with_library(),
+            capture_output=True,
+            text=True,
+        )
     finally:
         mine.kill()
         mine.wait()
@@ -449,7 +510,8 @@ def test_another_users_process_is_said_to_be_unreadable(tmp_path: Path) -> None:
 
 
 def test_the_shell_from_which_one_looks_is_no_rank() -> None:
-    """`srun --overlap --pty bash` has SLURM_PROCID, and MASTER_PORT where that was exported: as rank 0 it would be accused of not starting."""
+    """`srun --overlap --pty bash` has SLURM_PROCID, and MASTER_PORT where that was exported: as rank 0 it would be accused of not
+    starting."""
     code = "from nccl_runbook.hang.live.ask import chosen; print([p.rank for p in chosen([])[0] if p.job.startswith('10.9.8.7:29544')])"
     env = {**with_library(), "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "MASTER_ADDR": "10.9.8.7", "MASTER_PORT": "29544"}
     beside = subprocess.Popen(["sleep", "30"], env={**env, "SLURM_PROCID": "1"})
@@ -463,7 +525,10 @@ def test_the_shell_from_which_one_looks_is_no_rank() -> None:
 
 def test_a_further_look_is_told_as_the_command_that_was_typed():
     """A rank without torch's own sockets is enough: whether it moves, one sample cannot tell."""
-    rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"})
+    rank = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        env={**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"},
+    )
     try:
         ended = read_cli("look", "--pid", rank.pid, "--gap", "0", env=with_library())
     finally:

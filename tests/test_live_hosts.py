@@ -44,7 +44,10 @@ def test_of_both_hosts_the_right_rank_kind_and_host_in_any_order(case: str) -> N
     assert all(v.host.startswith(truth["host"]) for v in found.culprits) and truth["host"] in found.sentence
     assert told(looks[::-1]) == found and len(found.ranks) == 4
     shown = together(looks)
-    assert all(one.rsplit(None, 1)[0] in text([found], shown) and one.split(" ")[0] in page([found], shown) for one in {v.host for v in found.ranks})
+    assert all(
+        one.rsplit(None, 1)[0] in text([found], shown) and one.split(" ")[0] in page([found], shown)
+        for one in {v.host for v in found.ranks}
+    )
 
 
 @pytest.mark.parametrize("case", SEEN)
@@ -73,24 +76,33 @@ def test_a_page_has_the_fix_of_a_cause_that_is_known_and_one_main_landmark(tmp_p
 
 def two_hosts(ranks: list[LiveRank], **more: str) -> list[Live]:
     """Two ranks a host; the second kernel is another one."""
-    first, second = ([dataclasses.replace(r, local_rank=n, local_world_size=2, variables={"MASTER_PORT": "29500"}, **more) for n, r in enumerate(part)]
-                     for part in (ranks[:2], ranks[2:]))
+    first, second = (
+        [dataclasses.replace(r, local_rank=n, local_world_size=2, variables={"MASTER_PORT": "29500"}, **more) for n, r in enumerate(part)]
+        for part in (ranks[:2], ranks[2:])
+    )
     return [s.look(*first), dataclasses.replace(s.look(*second, host="node2"), boot_id="c pid:[1]")]
 
 
 def test_jobs_of_two_hosts_that_each_meet_at_localhost_are_two_though_their_namespace_has_one_number() -> None:
     hung = [s.rank(0, s.IN_ALL_REDUCE, world=2), s.rank(1, s.ASLEEP, waits="hrtimer_nanosleep", world=2)]
-    steps = [s.rank(n, s.IN_ALL_REDUCE, world=2, cpu_s=0.2, switches=30, lines=(0, 2, 0, 1), moments={"S futex": 50, "R": 50}) for n in (0, 1)]
+    steps = [
+        s.rank(n, s.IN_ALL_REDUCE, world=2, cpu_s=0.2, switches=30, lines=(0, 2, 0, 1), moments={"S futex": 50, "R": 50}) for n in (0, 1)
+    ]
     looks = two_hosts([*hung, *steps])
     found = judge_looks(together(looks))
-    assert [(p.kind, [v.rank for v in p.culprits], {v.host for v in p.ranks}) for p in found] == [("skipped", [1], {"node1"}), ("healthy", [], {"node2"})]
+    assert [(p.kind, [v.rank for v in p.culprits], {v.host for v in p.ranks}) for p in found] == [
+        ("skipped", [1], {"node1"}),
+        ("healthy", [], {"node2"}),
+    ]
 
 
 def test_ranks_of_one_job_that_meet_at_localhost_on_two_hosts_are_one_job() -> None:
     (found,) = judge_looks(together(two_hosts([s.rank(n, s.IN_INIT) for n in range(4)])))
     assert len(found.ranks) == 4
     other_port = two_hosts([s.rank(n, s.IN_INIT) for n in range(4)])
-    other_port[1] = dataclasses.replace(other_port[1], ranks=[dataclasses.replace(r, variables={"MASTER_PORT": "29501"}) for r in other_port[1].ranks])
+    other_port[1] = dataclasses.replace(
+        other_port[1], ranks=[dataclasses.replace(r, variables={"MASTER_PORT": "29501"}) for r in other_port[1].ranks]
+    )
     assert len(judge_looks(together(other_port))) == 2
 
 
@@ -136,7 +148,9 @@ def test_ranks_of_a_host_that_has_none_are_missing_there_unless_the_others_speak
 
 
 def test_ranks_that_are_dealt_out_in_turn_accuse_none_of_another_host() -> None:
-    ranks = [dataclasses.replace(s.rank(n, s.IN_ALL_REDUCE, job="10.0.0.1:29500", local=at), local_world_size=2) for at, n in enumerate((0, 2))]
+    ranks = [
+        dataclasses.replace(s.rank(n, s.IN_ALL_REDUCE, job="10.0.0.1:29500", local=at), local_world_size=2) for at, n in enumerate((0, 2))
+    ]
     assert not told([s.look(*ranks)]).culprits
 
 
@@ -189,14 +203,21 @@ print(first.state, first.remote, first.repeated >= 3)
 """
     if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode:
         pytest.skip("this machine gives no network namespace: unshare -rn is refused")
-    ended = subprocess.run(["unshare", "-rn", sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    ended = subprocess.run(
+        ["unshare", "-rn", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert ended.stdout == "ESTABLISHED 127.0.0.1:5000 True\n", ended.stderr
 
 
 # --- looks that lie apart
 
 def moving(number: int) -> LiveRank:
-    return s.rank(number, s.IN_ALL_REDUCE, job="10.0.0.1:29500", cpu_s=0.2, switches=30, lines=(0, 2, 0, 1), moments={"S futex": 50, "R": 50})
+    return s.rank(
+        number, s.IN_ALL_REDUCE, job="10.0.0.1:29500", cpu_s=0.2, switches=30, lines=(0, 2, 0, 1), moments={"S futex": 50, "R": 50}
+    )
 
 
 def waiting(number: int) -> LiveRank:
@@ -213,13 +234,17 @@ def test_a_host_that_was_looked_at_before_it_hung_is_no_witness() -> None:
     assert found.decides == LOOK_THERE and [v.rank for v in found.ranks] == [1, 2, 3]
     skips = s.rank(3, s.ASLEEP, waits="hrtimer_nanosleep", job="10.0.0.1:29500")
     assert [v.rank for v in told([s.look(moving(0)), later(s.look(waiting(1), waiting(2), skips))]).culprits] == [3]
-    at_once = told([s.look(moving(0)), dataclasses.replace(later(s.look(waiting(1), waiting(2), waiting(3))), taken="2026-11-21T19:00:08Z")])
+    at_once = told(
+        [s.look(moving(0)), dataclasses.replace(later(s.look(waiting(1), waiting(2), waiting(3))), taken="2026-11-21T19:00:08Z")]
+    )
     assert [v.rank for v in at_once.culprits] == [0], "it moves alone while all others wait"
 
 
 def test_who_was_busy_at_an_earlier_look_is_not_accused_beside_who_is_missing_now_and_only_possible_alone() -> None:
     saving = s.rank(0, s.SAVING, "D", "folio_wait", job="10.0.0.1:29500")
-    both = told([s.look(saving, waiting(1)), later(s.look(waiting(2), s.rank(3, s.ASLEEP, waits="hrtimer_nanosleep", job="10.0.0.1:29500")))])
+    both = told(
+        [s.look(saving, waiting(1)), later(s.look(waiting(2), s.rank(3, s.ASLEEP, waits="hrtimer_nanosleep", job="10.0.0.1:29500")))]
+    )
     assert ([v.rank for v in both.culprits], both.status) == ([3], "likely")
     alone = told([s.look(saving, waiting(1)), later(s.look(waiting(2), waiting(3)))])
     assert ([v.rank for v in alone.culprits], alone.status) == ([0], "possible")
@@ -242,10 +267,14 @@ def test_a_torchrun_that_waits_for_other_hosts_is_no_rank_and_no_health() -> Non
 
 
 def test_a_rank_that_left_because_a_peer_went_is_not_accused() -> None:
-    left = dataclasses.replace(waiting(0), log_tail=["RuntimeError: Read error [10.0.0.2]:58028: Connection reset by peer. This is typically"])
+    left = dataclasses.replace(
+        waiting(0), log_tail=["RuntimeError: Read error [10.0.0.2]:58028: Connection reset by peer. This is typically"]
+    )
     asleep = s.rank(0, s.ASLEEP, waits="hrtimer_nanosleep", job="10.0.0.1:29500")
     found = told([s.look(dataclasses.replace(asleep, log_tail=left.log_tail, local_world_size=None), waiting(1))])
-    assert (found.kind, found.culprits, found.decides) == ("unknown", [], LOOK_THERE) and re.search(r"\brank 0 .*\banother rank\b", found.sentence)
+    assert (found.kind, found.culprits, found.decides) == ("unknown", [], LOOK_THERE) and re.search(
+        r"\brank 0 .*\banother rank\b", found.sentence
+    )
     skips = told([s.look(dataclasses.replace(asleep, local_world_size=None), waiting(1))])
     assert ([v.rank for v in skips.culprits], skips.decides) == ([0], LOOK_THERE)
 
@@ -261,7 +290,10 @@ def test_ranks_that_two_looks_show_are_counted_once() -> None:
 
 
 def test_two_whole_jobs_of_one_host_each_are_not_halves_of_one_though_each_lost_another_rank() -> None:
-    looks = [dataclasses.replace(look, ranks=look.ranks[n:n + 1]) for n, look in enumerate(two_hosts([s.rank(n % 2, s.IN_ALL_REDUCE, world=2) for n in range(4)]))]
+    looks = [
+        dataclasses.replace(look, ranks=look.ranks[n : n + 1])
+        for n, look in enumerate(two_hosts([s.rank(n % 2, s.IN_ALL_REDUCE, world=2) for n in range(4)]))
+    ]
     found = judge_looks(together(looks))
     assert sorted((p.kind, p.culprits[0].rank, p.culprits[0].host) for p in found) == [("dead", 0, "node2"), ("dead", 1, "node1")]
 
@@ -284,8 +316,13 @@ def test_a_tracker_out_of_reach_does_not_hide_who_did_not_come() -> None:
 
 def test_a_host_that_has_no_rank_any_more_is_no_witness_of_ranks_that_wait() -> None:
     links = [Socket("ESTABLISHED", "10.0.0.1:29500", "10.0.0.1:40000")]
-    first, second = ([dataclasses.replace(s.rank(n, s.IN_ALL_REDUCE, job="10.0.0.1:29500", local=n % 2, sockets=links), local_world_size=2) for n in part]
-                     for part in ((0, 1), (2, 3)))
+    first, second = (
+        [
+            dataclasses.replace(s.rank(n, s.IN_ALL_REDUCE, job="10.0.0.1:29500", local=n % 2, sockets=links), local_world_size=2)
+            for n in part
+        ]
+        for part in ((0, 1), (2, 3))
+    )
     both = [s.look(*first), later(s.look(*second))]
     assert told(both).kind == "symmetric"
     ended = [dataclasses.replace(s.look(), taken="2026-11-21T19:00:40Z")]

@@ -61,8 +61,14 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
 def look(pyz: Path, *arguments: str | Path, python: str = sys.executable, before: tuple[str, ...] = (), timeout: float = 240,
          **env: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    return subprocess.run([*before, python, str(pyz), *map(str, arguments)], cwd=pyz.parent, env={**clean, **env}, capture_output=True, text=True,
-                          timeout=timeout)
+    return subprocess.run(
+        [*before, python, str(pyz), *map(str, arguments)],
+        cwd=pyz.parent,
+        env={**clean, **env},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +87,9 @@ def records_of(path: Path) -> dict[str, records.Record]:
 
 def test_the_file_is_small_and_the_same_input_gives_the_same_bytes(pyz: Path) -> None:
     again = pyz.with_name("again.pyz")
-    subprocess.run([sys.executable, str(BUILDER), str(again)], check=True, env={**with_library(), "TZ": "Asia/Tokyo"}, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, str(BUILDER), str(again)], check=True, env={**with_library(), "TZ": "Asia/Tokyo"}, stdout=subprocess.DEVNULL
+    )
     assert again.read_bytes() == pyz.read_bytes() and pyz.stat().st_size < 400_000 and os.access(pyz, os.X_OK)
 
 
@@ -110,10 +118,14 @@ def test_it_looks_under_the_oldest_python_that_it_promises(pyz: Path, tmp_path: 
 
 
 def test_an_old_python_is_told_so_in_one_sentence(pyz: Path) -> None:
-    found = [p for v in ("3.8", "3.6", "2.7") for p in (shutil.which(f"python{v}"), *Path.home().glob(f".pyenv/versions/{v}.*/bin/python")) if p]
+    found = [
+        p for v in ("3.8", "3.6", "2.7") for p in (shutil.which(f"python{v}"), *Path.home().glob(f".pyenv/versions/{v}.*/bin/python")) if p
+    ]
     old = [p for p in map(str, found) if subprocess.run([p, "-c", ""], capture_output=True).returncode == 0]
     ended = look(pyz, python=old[0] if old else pytest.skip("no Python older than 3.9 here"))
-    assert ended.returncode == 1 and re.fullmatch(r"nccl-look .*\b3\.9\b.* [23]\.\d: .*\n", ended.stderr), "the oldest that will do, and this one"
+    assert ended.returncode == 1 and re.fullmatch(
+        r"nccl-look .*\b3\.9\b.* [23]\.\d: .*\n", ended.stderr
+    ), "the oldest that will do, and this one"
 
 
 # --- judged elsewhere
@@ -192,13 +204,17 @@ def test_gpus_that_somebody_uses_are_left_alone_in_the_words_of_the_rule(pyz: Pa
         allowed = look(pyz, "--json", tmp_path / "allowed.json", *LADDER, "--allow-busy")
     facts = records_of(tmp_path / "busy.json")["03-fewer-gpus"].facts
     finding = gpus_busy(TypeAdapter(GpuUsers | Gap).validate_python(facts["users"]), allow_busy=False)
-    assert facts["ladder"] == facts["pairs"] == {"reason": "not-run", "detail": finding.title} and re.search(r"\b40213 MiB .*GPU 1\b", ended.stdout)
+    assert facts["ladder"] == facts["pairs"] == {"reason": "not-run", "detail": finding.title} and re.search(
+        r"\b40213 MiB .*GPU 1\b", ended.stdout
+    )
     assert "rungs" in records_of(tmp_path / "allowed.json")["03-fewer-gpus"].facts["ladder"] and allowed.returncode == 0
 
 
 def test_a_run_that_is_ended_leaves_what_it_saw_and_no_process(pyz: Path, tmp_path: Path) -> None:
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    running = subprocess.Popen([sys.executable, str(pyz), "--json", str(tmp_path / "look.json")], stdout=subprocess.PIPE, text=True, env=clean)
+    running = subprocess.Popen(
+        [sys.executable, str(pyz), "--json", str(tmp_path / "look.json")], stdout=subprocess.PIPE, text=True, env=clean
+    )
     for line in running.stdout:
         if line.startswith("03-fewer-gpus"):
             break
@@ -235,7 +251,10 @@ def test_seconds_that_mean_nothing_are_wrong_usage(pyz: Path, tmp_path: Path, ar
 
 
 def test_an_interpreter_that_cannot_be_started_again_is_named_and_the_rest_is_seen(pyz: Path, tmp_path: Path) -> None:
-    code = f"import runpy, sys; sys.executable, sys.argv = '/gone/python', ['l', '--json', 'look.json']; runpy.run_path({str(pyz)!r}, run_name='__main__')"
+    code = (
+        f"import runpy, sys; sys.executable, sys.argv = '/gone/python', ['l', '--json', 'look.json']; runpy.run_path({str(pyz)!r},"
+        " run_name='__main__')"
+    )
     ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     facts = records_of(tmp_path / "look.json")["01-gpu-visibility"].facts["gpus"]
     first = ended.stdout.splitlines()[0]
@@ -244,14 +263,28 @@ def test_an_interpreter_that_cannot_be_started_again_is_named_and_the_rest_is_se
 
 
 def test_secrets_stay_there(pyz: Path, tmp_path: Path) -> None:
-    ended = look(pyz, "--json", tmp_path / "look.json", "--step", "01-gpu-visibility", WANDB_API_KEY="canary-0123456789", LD_LIBRARY_PATH="/x/canary-0123456789")
-    assert ended.returncode == 0 and "canary" not in ended.stdout + (tmp_path / "look.json").read_text() and "/x/[redacted:variable]" in (tmp_path / "look.json").read_text()
+    ended = look(
+        pyz,
+        "--json",
+        tmp_path / "look.json",
+        "--step",
+        "01-gpu-visibility",
+        WANDB_API_KEY="canary-0123456789",
+        LD_LIBRARY_PATH="/x/canary-0123456789",
+    )
+    assert (
+        ended.returncode == 0
+        and "canary" not in ended.stdout + (tmp_path / "look.json").read_text()
+        and "/x/[redacted:variable]" in (tmp_path / "look.json").read_text()
+    )
 
 
 def test_it_is_piped_into_a_container_and_its_record_out_of_it(pyz: Path) -> None:
     line = f"cat > l.pyz && {shlex.quote(sys.executable)} l.pyz --step 01-gpu-visibility --json - && rm l.pyz"
     with tempfile.TemporaryDirectory() as folder, open(pyz, "rb") as source:
-        ended = subprocess.run(["env", "-i", "PATH=/usr/bin:/bin", "sh", "-c", line], cwd=folder, stdin=source, capture_output=True, timeout=100)
+        ended = subprocess.run(
+            ["env", "-i", "PATH=/usr/bin:/bin", "sh", "-c", line], cwd=folder, stdin=source, capture_output=True, timeout=100
+        )
     assert ended.returncode == 0 and [r["step"] for r in json.loads(ended.stdout)] == ["01-gpu-visibility"], ended.stderr
 
 
@@ -263,7 +296,11 @@ def lines_of_reference(word: str) -> str:
 
 @pytest.mark.parametrize("failed", [3, 0])
 def test_the_lines_for_a_batch_file_look_only_after_a_failure_and_keep_its_exit_code(pyz: Path, tmp_path: Path, failed: int) -> None:
-    script = lines_of_reference("failed=").replace("srun python3 train.py", f"(exit {failed})").replace("/shared/nccl-look.pyz", shlex.quote(str(pyz)))
+    script = (
+        lines_of_reference("failed=")
+        .replace("srun python3 train.py", f"(exit {failed})")
+        .replace("/shared/nccl-look.pyz", shlex.quote(str(pyz)))
+    )
     script = re.sub(r"^(.*nccl-look\.pyz.*?)( *#.*)?$", r"\1 --step 01-gpu-visibility", script, count=1, flags=re.M)
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     ended = subprocess.run(["bash", "-eu", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
@@ -285,14 +322,18 @@ def read_only(pyz: Path, *commands: str) -> tuple[str, ...]:
 
 def test_a_page_that_cannot_be_written_names_its_own_option(tmp_path: Path) -> None:
     words = ["--live", "--gap", "0", "--pid", str(os.getpid()), "--json", str(tmp_path / "x.json"), "--html", "/proc/x"]
-    refused = subprocess.run([sys.executable, "-c", "from nccl_runbook.look.run import main; main()", *words], capture_output=True, text=True, env=with_library())
+    refused = subprocess.run(
+        [sys.executable, "-c", "from nccl_runbook.look.run import main; main()", *words], capture_output=True, text=True, env=with_library()
+    )
     assert refused.returncode == 1 and re.fullmatch(r"nccl-look: .* /proc/x: .*--html\n", refused.stderr) and "--json" not in refused.stderr
 
 
 def test_on_a_read_only_root_it_names_the_way_out_and_works_over_standard_output(pyz: Path) -> None:
     box = read_only(pyz)
     refused = look(pyz, *LADDER, before=box)
-    assert refused.returncode == 1 and re.fullmatch(rf"nccl-look: .* nccl-look-\S+Z\.json: {os.strerror(errno.EROFS)}\b.*--json\b.* - .*\n", refused.stderr)
+    assert refused.returncode == 1 and re.fullmatch(
+        rf"nccl-look: .* nccl-look-\S+Z\.json: {os.strerror(errno.EROFS)}\b.*--json\b.* - .*\n", refused.stderr
+    )
     ended = look(pyz, *LADDER, "--json", "-", before=box)
     assert ended.returncode == 0 and len(json.loads(ended.stdout)[0]["facts"]["ladder"]["rungs"]) == 2 and "2 ranks: passed" in ended.stderr
 
@@ -306,8 +347,15 @@ def test_a_reader_that_goes_away_is_not_told_as_a_file_that_cannot_be_written(py
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as pipe:
-        ended = subprocess.run([sys.executable, pyz, "--step", "01-gpu-visibility", "--json", tmp_path / "l.json"], stdout=pipe, stderr=subprocess.PIPE, text=True)
-    assert (ended.returncode, ended.stderr) == (1, "nccl-look: [Errno 32] Broken pipe\n") and (tmp_path / "l.json").read_text().startswith("[")
+        ended = subprocess.run(
+            [sys.executable, pyz, "--step", "01-gpu-visibility", "--json", tmp_path / "l.json"],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (ended.returncode, ended.stderr) == (1, "nccl-look: [Errno 32] Broken pipe\n") and (tmp_path / "l.json").read_text().startswith(
+        "["
+    )
 
 
 def test_an_interpreter_behind_a_prefix_says_it_as_well(pyz: Path) -> None:
@@ -327,8 +375,19 @@ def test_a_full_disk_takes_nobodys_answer(pyz: Path, tmp_path: Path) -> None:
     """The record and the page cannot be written: the ranks are told all the same, then what could not be written."""
     rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, "RANK": "0", "WORLD_SIZE": "1"})
     try:
-        ended = look(pyz, "--live", "--gap", "0.1", "--pid", str(rank.pid), "--json", "/run/tiny/l.json", "--html", "/run/tiny/l.html",
-                     before=mounted("mkdir -p /run/tiny", "mount -t tmpfs -o size=64k none /run/tiny", "head -c 60000 /dev/zero > /run/tiny/filled"))
+        ended = look(
+            pyz,
+            "--live",
+            "--gap",
+            "0.1",
+            "--pid",
+            str(rank.pid),
+            "--json",
+            "/run/tiny/l.json",
+            "--html",
+            "/run/tiny/l.html",
+            before=mounted("mkdir -p /run/tiny", "mount -t tmpfs -o size=64k none /run/tiny", "head -c 60000 /dev/zero > /run/tiny/filled"),
+        )
     finally:
         rank.kill()
         rank.wait()
@@ -379,8 +438,13 @@ print(world.passed, flush=True)
 engine.run(WorldRequest("hang", "check.py", [None] * 2, ["--fault", "skip@0"], {}, 300.0))
 """
 # each stands for one that is not here: a container's bare environment, srun and docker exec (another parent), a container's mounts
-PREFIXES = {"bare environment": "env -i PATH=/usr/bin:/bin", "another session": "setsid -w", "another parent": "sh -c 'exec 3<&0; setsid \"$@\" <&3 3<&- & exec 3<&- 0<&-; wait' sh",
-            "other mounts": "unshare -m", "another's mounts": "nsenter -t 1 -m"}
+PREFIXES = {
+    "bare environment": "env -i PATH=/usr/bin:/bin",
+    "another session": "setsid -w",
+    "another parent": "sh -c 'exec 3<&0; setsid \"$@\" <&3 3<&- & exec 3<&- 0<&-; wait' sh",
+    "other mounts": "unshare -m",
+    "another's mounts": "nsenter -t 1 -m",
+}
 
 
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)

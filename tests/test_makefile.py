@@ -23,7 +23,26 @@ OLD = '#!/bin/sh\ncase "$2" in *print*) echo 3.9;; *) exit 1;; esac\n'
 BARE = f'#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; *) exec {sys.executable} "$@";; esac\n'
 WHOLE = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
 NO_VENV = f'#!/bin/sh\ncase "$1" in -m) exit 1;; *) exec {sys.executable} "$@";; esac\n'
-TOOLS = ("bash", "make", "env", "dirname", "rm", "mktemp", "grep", "tail", "touch", "mkdir", "sed", "date", "id", "cat", "cp", "find", "mv", "head")
+TOOLS = (
+    "bash",
+    "make",
+    "env",
+    "dirname",
+    "rm",
+    "mktemp",
+    "grep",
+    "tail",
+    "touch",
+    "mkdir",
+    "sed",
+    "date",
+    "id",
+    "cat",
+    "cp",
+    "find",
+    "mv",
+    "head",
+)
 
 
 @pytest.fixture
@@ -78,12 +97,28 @@ def test_no_ensurepip(checkout: Path) -> None:
 @pytest.mark.slow
 def test_no_network(checkout: Path) -> None:
     """The second interpreter on PATH is taken where the first is too old; pip then finds an index that nobody serves."""
-    pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1", "PIP_NO_COMPILE": "1"}
+    pip = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_RETRIES": "0",
+        "PIP_TIMEOUT": "1",
+        "PIP_NO_COMPILE": "1",
+    }
     said = sentence(make(checkout, "report", python={"python3": OLD, "python3.12": WHOLE}, **pip), checkout)
-    assert "packages could not be fetched" in said and "make report WHEELHOUSE=wheelhouse" in said and "PIP_INDEX_URL or PIP_FIND_LINKS" in said
+    assert (
+        "packages could not be fetched" in said
+        and "make report WHEELHOUSE=wheelhouse" in said
+        and "PIP_INDEX_URL or PIP_FIND_LINKS" in said
+    )
 
 
-OFFLINE = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1", "PIP_NO_COMPILE": "1"}
+OFFLINE = {
+    "PIP_CONFIG_FILE": os.devnull,
+    "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+    "PIP_RETRIES": "0",
+    "PIP_TIMEOUT": "1",
+    "PIP_NO_COMPILE": "1",
+}
 
 
 def old_pydantic(folder: Path) -> Path:
@@ -108,8 +143,14 @@ def test_what_pythonpath_names_comes_behind_our_libraries(flags: tuple[str, ...]
     (theirs / "only.py").touch()
     code = "import importlib.util as i, pydantic; print(pydantic.whose + ' theirs' * bool(i.find_spec('only')))"
     (tmp_path / "script.py").write_text(code)
-    said = subprocess.run([tmp_path / "own" / "bin" / "python", *flags, tmp_path / "script.py"], cwd=theirs, check=True, capture_output=True, text=True,
-                          env={"PYTHONPATH": str(theirs) if named == "theirs" else named})
+    said = subprocess.run(
+        [tmp_path / "own" / "bin" / "python", *flags, tmp_path / "script.py"],
+        cwd=theirs,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(theirs) if named == "theirs" else named},
+    )
     assert said.stdout.splitlines() == sees
 
 
@@ -130,10 +171,17 @@ def test_a_wheelhouse_is_all_that_a_machine_without_network_and_ensurepip_needs(
     assert len(licences) == len(bill) and f"papermill {version('papermill')}: BSD" in "\n".join(licences)
     theirs = {"PYTHONPATH": str(old_pydantic(checkout / "theirs"))}
     (checkout / "constraints").write_text("pydantic<2\n")
-    astray = {"PIP_USER": "1", "PIP_TARGET": str(checkout / "astray"), "PIP_PREFIX": str(checkout / "astray"), "PIP_CONSTRAINT": str(checkout / "constraints")}
+    astray = {
+        "PIP_USER": "1",
+        "PIP_TARGET": str(checkout / "astray"),
+        "PIP_PREFIX": str(checkout / "astray"),
+        "PIP_CONSTRAINT": str(checkout / "constraints"),
+    }
     made = make(checkout, ".venv/.headless", "WHEELHOUSE=wheels", python={"python3": BARE}, **OFFLINE, **theirs, **astray)
     assert made.returncode == 0 and not (checkout / "astray").exists(), made.stderr
-    asked = subprocess.run([checkout / ".venv" / "bin" / "nccl-runbook", "run", "--help"], env={**os.environ, **theirs}, capture_output=True, text=True)
+    asked = subprocess.run(
+        [checkout / ".venv" / "bin" / "nccl-runbook", "run", "--help"], env={**os.environ, **theirs}, capture_output=True, text=True
+    )
     assert asked.returncode == 0 and "--record" in asked.stdout
     tested = make(checkout, ".venv/.test", "WHEELHOUSE=wheels", **OFFLINE)
     assert tested.returncode == 2 and 'EXTRAS="lab test torch"' in tested.stderr and not (checkout / ".venv/.test").exists()
@@ -159,7 +207,10 @@ def test_a_wheelhouse_without_wheels(checkout: Path) -> None:
     assert "WHEELHOUSE=empty holds no wheels: make wheelhouse" in said
 
 
-@pytest.mark.parametrize(("python", "says"), [("/nosuch", "/nosuch cannot be run: no such file or directory"), ("/bin/sh -c 'exit 1'", "is not a Python that runs on this machine")])
+@pytest.mark.parametrize(
+    ("python", "says"),
+    [("/nosuch", "/nosuch cannot be run: no such file or directory"), ("/bin/sh -c 'exit 1'", "is not a Python that runs on this machine")],
+)
 def test_a_wrong_python_is_refused_before_anything_is_set_up(python: str, says: str, checkout: Path) -> None:
     assert says in sentence(make(checkout, "report", f"PYTHON={python}", python={"python3": WHOLE}), checkout)
 
@@ -167,12 +218,22 @@ def test_a_wrong_python_is_refused_before_anything_is_set_up(python: str, says: 
 def test_a_python_with_torch_is_not_refused(checkout: Path) -> None:
     (checkout / "apps" / "torch" / "distributed").mkdir(parents=True)
     (checkout / "apps" / "torch" / "__init__.py").touch()
-    said = sentence(make(checkout, "report", f"PYTHON={sys._base_executable}", python={"python3": NO_VENV}, PYTHONPATH=str(checkout / "apps")), checkout)
+    said = sentence(
+        make(checkout, "report", f"PYTHON={sys._base_executable}", python={"python3": NO_VENV}, PYTHONPATH=str(checkout / "apps")), checkout
+    )
     assert "python3 -m venv .venv failed" in said
 
 
-@pytest.mark.parametrize(("arguments", "says"), [(("w", "3.9", "x86_64"), "TARGET_PYTHON=3.9"), (("w", "3.12", "sparc"), "TARGET_ARCH=sparc"),
-                                                 (("w", "3.12", "x86_64", "gpu"), "EXTRAS=gpu"), (("w", "3.12", "aarch64", "torch"), "EXTRAS=torch"), (("file/w", "3.12", "x86_64"), "cannot be made: Not a directory")])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("w", "3.9", "x86_64"), "TARGET_PYTHON=3.9"),
+        (("w", "3.12", "sparc"), "TARGET_ARCH=sparc"),
+        (("w", "3.12", "x86_64", "gpu"), "EXTRAS=gpu"),
+        (("w", "3.12", "aarch64", "torch"), "EXTRAS=torch"),
+        (("file/w", "3.12", "x86_64"), "cannot be made: Not a directory"),
+    ],
+)
 def test_a_wheelhouse_for_nothing_we_run_on(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = wheelhouse(str(tmp_path / arguments[0]), *arguments[1:])
@@ -205,7 +266,10 @@ def test_a_venv_that_was_made_here_before_its_stamp_held_the_folder_is_kept(chec
     (checkout / ".venv" / "bin").mkdir(parents=True)
     (checkout / ".venv" / ".headless").touch()
     (checkout / ".venv" / "bin" / "nccl-runbook").write_text(f"#!{checkout.resolve()}/.venv/bin/python\n")
-    assert "made for another folder" not in make(checkout, "report", python={"python3": NO_VENV}).stderr and (checkout / ".venv/bin/nccl-runbook").exists()
+    assert (
+        "made for another folder" not in make(checkout, "report", python={"python3": NO_VENV}).stderr
+        and (checkout / ".venv/bin/nccl-runbook").exists()
+    )
 
 
 @pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (4, 0), (1, 2), (2, 2)])
@@ -278,4 +342,19 @@ def test_the_lock_holds_each_direct_need_once_and_within_its_range(python: str, 
 
 def test_make_alone_tells_the_targets(checkout: Path) -> None:
     told = make(checkout).stdout
-    assert [line.split()[1] for line in told.splitlines()] == ["setup", "report", "lab", "test", "newest", "knowledge", "mutants", "scorecard", "gym", "bench", "look", "wheelhouse", "lock", "clean"]
+    assert [line.split()[1] for line in told.splitlines()] == [
+        "setup",
+        "report",
+        "lab",
+        "test",
+        "newest",
+        "knowledge",
+        "mutants",
+        "scorecard",
+        "gym",
+        "bench",
+        "look",
+        "wheelhouse",
+        "lock",
+        "clean",
+    ]

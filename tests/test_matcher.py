@@ -23,16 +23,60 @@ LIB = Path(__file__).resolve().parents[1] / "lib"
 PRINTED = dict.fromkeys([*catalogue()["printed"].values(), *_OWN.values(), *LAUNCHERS.values()])
 # forms of expressions that the catalogue has not, or has not now
 FORMS = [
-    r"", r"^$", r"a|", r"x*", r"(?i)kiss", r"(?i)[^i]k", r"(?i:i)[^i]", r"(?i)[a-k]Z", "ſ", "(?i)K", r"(?i)(?:fs|[Kk]elvin)?m",
-    r"\bé\w{,3}\b", r"[é-ü]+z", r"\u00e9$", r"(?<=é)q", r"\N{LATIN SMALL LETTER E WITH ACUTE}", r"[^é]b", r"[^\W\d]x", r"[\S]\x1f", r"\s\s",
-    r"(a)\1b", r"(?P<n>.)(?P=n)c", r"(?:(?<=st)ep|(?<=\d/)\d|(?<=a|b)cd)x?\d", r"(?<=a)?ce", r"b(?=c)\w", r"(?:(?:a|b)|c)(?:d|)e", r"(?<!a)bc(?!d)", r"a{,2}b++", r"(?>ab|a)c", r"ab{,}c", r"a{b", r"(?#no)w\.", r"(?#a|b)w,", r"[]x]]", r"[^]x]",
-    r"\x00\0", "\0z", "[\0]y", r"(?s).\Z", r"\A\d", r"(?m)^\)$", r"(ab)?c(?:d|)e", r"(?:ab|c)*d", r"(?:ab){0}e", r"(?:ab){2}", r"a+b\.c?d", r"\d{3}\.\d",
+    r"",
+    r"^$",
+    r"a|",
+    r"x*",
+    r"(?i)kiss",
+    r"(?i)[^i]k",
+    r"(?i:i)[^i]",
+    r"(?i)[a-k]Z",
+    "ſ",
+    "(?i)K",
+    r"(?i)(?:fs|[Kk]elvin)?m",
+    r"\bé\w{,3}\b",
+    r"[é-ü]+z",
+    r"\u00e9$",
+    r"(?<=é)q",
+    r"\N{LATIN SMALL LETTER E WITH ACUTE}",
+    r"[^é]b",
+    r"[^\W\d]x",
+    r"[\S]\x1f",
+    r"\s\s",
+    r"(a)\1b",
+    r"(?P<n>.)(?P=n)c",
+    r"(?:(?<=st)ep|(?<=\d/)\d|(?<=a|b)cd)x?\d",
+    r"(?<=a)?ce",
+    r"b(?=c)\w",
+    r"(?:(?:a|b)|c)(?:d|)e",
+    r"(?<!a)bc(?!d)",
+    r"a{,2}b++",
+    r"(?>ab|a)c",
+    r"ab{,}c",
+    r"a{b",
+    r"(?#no)w\.",
+    r"(?#a|b)w,",
+    r"[]x]]",
+    r"[^]x]",
+    r"\x00\0",
+    "\0z",
+    "[\0]y",
+    r"(?s).\Z",
+    r"\A\d",
+    r"(?m)^\)$",
+    r"(ab)?c(?:d|)e",
+    r"(?:ab|c)*d",
+    r"(?:ab){0}e",
+    r"(?:ab){2}",
+    r"a+b\.c?d",
+    r"\d{3}\.\d",
 ]
 EXPRESSIONS = {str(number): e for number, e in enumerate([*PRINTED, *FORMS])}
 PATTERNS = {number: re.compile(e) for number, e in EXPRESSIONS.items()}
 LINES = [line for _, log, context, miss in SAMPLES for line in (log + miss + context).splitlines()]
 LITERALS = sorted({literal.decode() for e in EXPRESSIONS.values() for needs in alternatives(e) for of in needs for literal in of})
-ODD = ["İ", "ı", "ſ", "\u212a", "é", "ü", "…", "█", "\0", "\x1c", "\x1f", "\x85", "\xa0", "\u2028", "\x1b[31m", "\r", " ", "٣", "ß", "名"]
+ODD = ["İ", "ı", "ſ", "\u212a", "é", "ü", "…", "█", "\0", "\x1c", "\x1f", "\x85", "\xa0", "\u2028",
+       "\x1b[31m", "\r", " ", "٣", "ß", "名"]
 FEW = {"oom": r"(?i)out of memory", "wait": r"[Tt]imed? ?out"}
 
 
@@ -71,7 +115,9 @@ def test_no_line_of_the_samples_is_missed_and_few_are_searched_in_vain(both):
         assert catalogue < 4 * sum(int(id) < len(PRINTED) for ids in matching for id in ids)
 
 
-PIECES = st.one_of(st.sampled_from(LINES), st.sampled_from(LITERALS), st.sampled_from(LITERALS).map(str.upper), st.sampled_from(ODD), st.text(max_size=8))
+PIECES = st.one_of(
+    st.sampled_from(LINES), st.sampled_from(LITERALS), st.sampled_from(LITERALS).map(str.upper), st.sampled_from(ODD), st.text(max_size=8)
+)
 
 
 @settings(max_examples=80, deadline=None)
@@ -88,8 +134,58 @@ def test_no_random_line_is_missed_nor_a_part_of_one(both, parts, raw, at, cut):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_found_in_what_it_matches(both, form):
-    lines = ["", "a", "aab", "aac", "bcx", "éabc z", "ézé", "éq", "ſ", "K", "İ x", "iK", "ııs", "\u212aISſ", "Zk", "aZ", "e", "ce", "abcde", "cd", "dabab"]
-    lines += ["w.", "w,", "x]", "]]", "a{b", "\0\0", "\0z", "\0y", "3", "5.", ")", "abb", "abc", "ac", "a\x1f", "\x1c\xa0", "aa.cd", "aab.d", "123.4", "m", "fsm", ":q", "[q", "zq", "step3", "1/23", "acd7"]
+    lines = [
+        "",
+        "a",
+        "aab",
+        "aac",
+        "bcx",
+        "éabc z",
+        "ézé",
+        "éq",
+        "ſ",
+        "K",
+        "İ x",
+        "iK",
+        "ııs",
+        "\u212aISſ",
+        "Zk",
+        "aZ",
+        "e",
+        "ce",
+        "abcde",
+        "cd",
+        "dabab",
+    ]
+    lines += [
+        "w.",
+        "w,",
+        "x]",
+        "]]",
+        "a{b",
+        "\0\0",
+        "\0z",
+        "\0y",
+        "3",
+        "5.",
+        ")",
+        "abb",
+        "abc",
+        "ac",
+        "a\x1f",
+        "\x1c\xa0",
+        "aa.cd",
+        "aab.d",
+        "123.4",
+        "m",
+        "fsm",
+        ":q",
+        "[q",
+        "zq",
+        "step3",
+        "1/23",
+        "acd7",
+    ]
     assert any(map(re.compile(form).search, lines))
     for each in both:
         found = each.may_match([line.encode() for line in lines])
@@ -126,8 +222,11 @@ def test_a_short_log_is_answered_without_hyperscan_and_a_long_one_with_it(monkey
 
 @pytest.mark.parametrize("there", [True, False])
 def test_hyperscan_is_imported_when_it_is_needed_and_need_not_be_there(there):
-    code = (f"import sys; sys.path.insert(0, {str(LIB)!r})\nfrom nccl_runbook.messages.matcher import Matcher\nprint('hyperscan' in sys.modules)\n"
-            f"{'' if there else 'sys.modules.update(hyperscan=None)'}\nm = Matcher({FEW!r})\nprint(m.may_match([b'timeout', b'.' * 200_000]), bool(m._database))")
+    code = (
+        f"import sys; sys.path.insert(0, {str(LIB)!r})\nfrom nccl_runbook.messages.matcher import Matcher\nprint('hyperscan' in"
+        f" sys.modules)\n{'' if there else 'sys.modules.update(hyperscan=None)'}\nm = Matcher({FEW!r})\nprint(m.may_match([b'timeout', b'.'"
+        " * 200_000]), bool(m._database))"
+    )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
     assert told.split("\n")[:2] == ["False", f"{{0: ('wait',)}} {there}"]
 

@@ -68,12 +68,20 @@ def test_a_row_fires_on_its_sample_and_not_on_what_only_looks_like_it(tmp_path, 
     clue = next(c for c in clues.clues() if c.id == row["id"])
     for text in samples(row, "fires"):
         logs = logs_of(tmp_path, text)
-        assert clue.message in logs.seen and {*clue.also} <= logs.seen.keys() and judge.fires(clue, logs) and not {*clue.without} & logs.seen.keys()
+        assert (
+            clue.message in logs.seen
+            and {*clue.also} <= logs.seen.keys()
+            and judge.fires(clue, logs)
+            and not {*clue.without} & logs.seen.keys()
+        )
         told = answer(logs)
         assert clue.cause in [*(h.cause for h in told.hypotheses[:3]), *(c.id for c in told.fits if clue.words)]
         if not clue.words:  # rows that share the line name their causes together
             leader = told.hypotheses[0].cause
-            assert leader in {*of_line(row), LED_BY.get(row["id"])}, f"its own sample speaks first for {leader}, of another row: is this row needed?"
+            assert leader in {
+                *of_line(row),
+                LED_BY.get(row["id"]),
+            }, f"its own sample speaks first for {leader}, of another row: is this row needed?"
     for text in samples(row, "quiet"):
         (tmp_path / "job.log").write_text(text + "\n")
         told = answer(read.collect([str(tmp_path / "job.log")])).hypotheses
@@ -101,7 +109,12 @@ def test_every_row_is_complete():
 def texts(row: dict) -> list[str]:
     """What the row says, advises and lets somebody run."""
     remedies = row.get("remedy", ())
-    return [row.get("says", ""), *(r["text"] for r in remedies), *(line for r in remedies for line in r["lines"]), *row.get("decides", {}).values()]
+    return [
+        row.get("says", ""),
+        *(r["text"] for r in remedies),
+        *(line for r in remedies for line in r["lines"]),
+        *row.get("decides", {}).values(),
+    ]
 
 
 def test_every_placeholder_of_a_text_is_filled_by_the_expressions_of_its_row(tmp_path):
@@ -119,7 +132,9 @@ def test_every_placeholder_of_a_text_is_filled_by_the_expressions_of_its_row(tmp
             filled = {name for i, lines in seen for line in lines for name in judge._fields(expressions[i], line)}
         wrong |= {clue.id: wanted - filled} if wanted - filled else {}
     assert wrong == {} and checked > 350
-    assert not [cause.id for cause in causes().values() for text in (cause.says, *(t for _, t, _ in cause.remedy)) if re.search(r"<[a-z_]+>", text)]
+    assert not [
+        cause.id for cause in causes().values() for text in (cause.says, *(t for _, t, _ in cause.remedy)) if re.search(r"<[a-z_]+>", text)
+    ]
 
 
 def test_every_short_form_of_an_expression_is_known_and_used():
@@ -177,60 +192,194 @@ def test_what_is_not_quoted_is_not_found_again(tmp_path):
     assert judge.current(other).seen == {} and answer(other).hypotheses == []
 
 
-@pytest.mark.parametrize(("short", "event", "mere"), [
-    ("<timeout>", [
-        "store->get timed out", "Timed out waiting 30000ms", "watchdog caught a collective", "socket timeout", "a time-out after 30 min",
-        "timeout 1800000 ms exceeded in ALLREDUCE", "timeout: 600 seconds elapsed waiting for rank 2", "rank 3 hit the timeout=600s in barrier and died",
-        "we reach timeout=1800 on every node", "it ran into a timeout: 30 min", "watchdog: rank 3 holds the others up", "the watchdog (rank 3) killed the job",
-    ], [
-        "timeout=900", "timeout: 900", '"timeout": 900, "backend": "nccl"', "Timeout(ms)=600000", "NCCL_TIMEOUT=30", "ddp_timeout: 1800", "--timeout 900",
-        "timeout=timedelta(minutes=30)", "watchdog thread started", "stream_watchdog=1", "watchdog: true", '"watchdog": 30', "Watchdog(timeout=5)",
-    ]),
-    ("<hang>", [
-        "it hangs", "all ranks hung", "a deadlock", "the job freezes", "P2P did cause a hang", "NVLS seems to cause a hang", "this setting will cause deadlock on rank 3",
-        "a hang or doing nothing", "it is slow or even freezes", "threads lead to a deadlock",
-    ], [
-        "This can potentially cause a hang if this mapping is incorrect", "which will cause deadlock", "instablity or hang", "stall_inspector.cc",
-        "Waiting in store based barrier", "some processes are hanging or doing some time-consuming work", "might get DataLoader running slow or even freeze",
-        "Disabling parallelism to avoid deadlocks...", "use of fork() may lead to deadlocks in the child",
-    ]),
-    ("<slow>", [
-        "the bandwidth is low", "it degrades", "it takes longer", "bandwidth: only 2 GB per second instead of 40", "weight sync latency: 40 s, it was 2 s",
-        "latency: 40 ms instead of 2", "throughput=900, we expected 4000", "latency (p99) went from 2 to 40 ms", "a step is no longer 1 s but 9 s", "bandwidth: terrible",
-        "small packets can degrade the sync",
-    ], ["bandwidth: 12", "throughput=900", "throughput: 900 tokens", "latency (us)", "can degrade performance", "is no longer used", "no longer supported"]),
-    ("<waited>", [
-        "WorkNCCL(SeqNum=7, OpType=ALLREDUCE", "Watchdog caught collective operation timeout", "watchdog caught collective operation timeout", "Socket Timeout",
-        "Timed out waiting 600000ms for recv operation to complete", "Timeout waiting for key: default_pg/0//cpu//0", "wait timeout after 300000ms, keys: /0",
-    ], ["watchdog thread started", "Timed out waiting for a lock", "wait timeout=300", "WorkGloo", "socket_timeout: 30", "Socket timeout of 30 s is set"]),
-    ("<network-broke>", [
-        "NET/IB : Got completion from peer 10.0.0.7<4711> with status=12 opcode=129", "Got completion with error 12, opcode 0", "ncclRemoteError: A call failed possibly due to a network error",
-        "Last error:\nNCCL remote process exited or there was a network error",
-    ], ["Got completion from peer 10.0.0.7<4711> with status=0", "Got completion with error 0", "the remote process has started", "ncclSystemError"]),
-    ("<broke>", [
-        "n1:4:4 [0] NCCL WARN x", "Segmentation fault (core dumped)", "segmentation fault", "Signal: SIGSEGV", "Aborted (core dumped)", "free(): corrupted unsorted chunks",
-        "unhandled cuda error", "unhandled system error", "no kernel image is available", "all ranks hung", "it CRASHES", "the job freezes",
-    ], ["n1:4:4 [0] NCCL INFO x", "cuda error handler", "kernel image loaded", "segments: 8", "This can potentially cause a hang if this mapping is incorrect"]),
-])
+@pytest.mark.parametrize(
+    ("short", "event", "mere"),
+    [
+        (
+            "<timeout>",
+            [
+                "store->get timed out",
+                "Timed out waiting 30000ms",
+                "watchdog caught a collective",
+                "socket timeout",
+                "a time-out after 30 min",
+                "timeout 1800000 ms exceeded in ALLREDUCE",
+                "timeout: 600 seconds elapsed waiting for rank 2",
+                "rank 3 hit the timeout=600s in barrier and died",
+                "we reach timeout=1800 on every node",
+                "it ran into a timeout: 30 min",
+                "watchdog: rank 3 holds the others up",
+                "the watchdog (rank 3) killed the job",
+            ],
+            [
+                "timeout=900",
+                "timeout: 900",
+                '"timeout": 900, "backend": "nccl"',
+                "Timeout(ms)=600000",
+                "NCCL_TIMEOUT=30",
+                "ddp_timeout: 1800",
+                "--timeout 900",
+                "timeout=timedelta(minutes=30)",
+                "watchdog thread started",
+                "stream_watchdog=1",
+                "watchdog: true",
+                '"watchdog": 30',
+                "Watchdog(timeout=5)",
+            ],
+        ),
+        (
+            "<hang>",
+            [
+                "it hangs",
+                "all ranks hung",
+                "a deadlock",
+                "the job freezes",
+                "P2P did cause a hang",
+                "NVLS seems to cause a hang",
+                "this setting will cause deadlock on rank 3",
+                "a hang or doing nothing",
+                "it is slow or even freezes",
+                "threads lead to a deadlock",
+            ],
+            [
+                "This can potentially cause a hang if this mapping is incorrect",
+                "which will cause deadlock",
+                "instablity or hang",
+                "stall_inspector.cc",
+                "Waiting in store based barrier",
+                "some processes are hanging or doing some time-consuming work",
+                "might get DataLoader running slow or even freeze",
+                "Disabling parallelism to avoid deadlocks...",
+                "use of fork() may lead to deadlocks in the child",
+            ],
+        ),
+        (
+            "<slow>",
+            [
+                "the bandwidth is low",
+                "it degrades",
+                "it takes longer",
+                "bandwidth: only 2 GB per second instead of 40",
+                "weight sync latency: 40 s, it was 2 s",
+                "latency: 40 ms instead of 2",
+                "throughput=900, we expected 4000",
+                "latency (p99) went from 2 to 40 ms",
+                "a step is no longer 1 s but 9 s",
+                "bandwidth: terrible",
+                "small packets can degrade the sync",
+            ],
+            [
+                "bandwidth: 12",
+                "throughput=900",
+                "throughput: 900 tokens",
+                "latency (us)",
+                "can degrade performance",
+                "is no longer used",
+                "no longer supported",
+            ],
+        ),
+        (
+            "<waited>",
+            [
+                "WorkNCCL(SeqNum=7, OpType=ALLREDUCE",
+                "Watchdog caught collective operation timeout",
+                "watchdog caught collective operation timeout",
+                "Socket Timeout",
+                "Timed out waiting 600000ms for recv operation to complete",
+                "Timeout waiting for key: default_pg/0//cpu//0",
+                "wait timeout after 300000ms, keys: /0",
+            ],
+            [
+                "watchdog thread started",
+                "Timed out waiting for a lock",
+                "wait timeout=300",
+                "WorkGloo",
+                "socket_timeout: 30",
+                "Socket timeout of 30 s is set",
+            ],
+        ),
+        (
+            "<network-broke>",
+            [
+                "NET/IB : Got completion from peer 10.0.0.7<4711> with status=12 opcode=129",
+                "Got completion with error 12, opcode 0",
+                "ncclRemoteError: A call failed possibly due to a network error",
+                "Last error:\nNCCL remote process exited or there was a network error",
+            ],
+            [
+                "Got completion from peer 10.0.0.7<4711> with status=0",
+                "Got completion with error 0",
+                "the remote process has started",
+                "ncclSystemError",
+            ],
+        ),
+        (
+            "<broke>",
+            [
+                "n1:4:4 [0] NCCL WARN x",
+                "Segmentation fault (core dumped)",
+                "segmentation fault",
+                "Signal: SIGSEGV",
+                "Aborted (core dumped)",
+                "free(): corrupted unsorted chunks",
+                "unhandled cuda error",
+                "unhandled system error",
+                "no kernel image is available",
+                "all ranks hung",
+                "it CRASHES",
+                "the job freezes",
+            ],
+            [
+                "n1:4:4 [0] NCCL INFO x",
+                "cuda error handler",
+                "kernel image loaded",
+                "segments: 8",
+                "This can potentially cause a hang if this mapping is incorrect",
+            ],
+        ),
+    ],
+)
 def test_what_is_only_configured_warned_of_or_measured_is_no_event(short, event, mere):
     found = re.compile(clues._spelt(short))
     assert [t for t in event if not found.search(t)] + [t for t in mere if found.search(t)] == []
 
 
-@pytest.mark.parametrize(("words", "fit"), [
-    ("internal error in NCCL on rank 3", True), ("all_reduce ends with an internal error of ncclAllReduce", True), ("NCCL says internal error", True),
-    ("the internal error comes from broadcast", True), ("the web server answers 500, internal error", False), ("internal error of the tokenizer", False),
-])
+@pytest.mark.parametrize(
+    ("words", "fit"),
+    [
+        ("internal error in NCCL on rank 3", True),
+        ("all_reduce ends with an internal error of ncclAllReduce", True),
+        ("NCCL says internal error", True),
+        ("the internal error comes from broadcast", True),
+        ("the web server answers 500, internal error", False),
+        ("internal error of the tokenizer", False),
+    ],
+)
 def test_an_internal_error_is_one_of_nccl(tmp_path, words, fit):
     (tmp_path / "job.log").write_text("")
     assert ("fit-internal-error" in read.collect([str(tmp_path / "job.log")], words).seen) is fit
 
 
-@pytest.mark.parametrize(("line", "row", "names"), [
-    ("/job:jax_worker/replica:0/task:3 has been set to ERROR in coordination service: CANCELLED: task shut down", "jax-task-stopped-its-heartbeats", {"task": "3"}),
-    ("/task:0 has been set to ERROR in coordination service: UNAVAILABLE: Task /task:5 heartbeat timeout", "jax-task-stopped-its-heartbeats", {"task": "5"}),
-    ("Using hostfile at hf but host=n2 was not reachable via ssh. If you", "deepspeed-host-not-reached-by-ssh", {"host": "n2"}),
-    ("Command '['ssh', '-o', 'PasswordAuthentication=no', 'n7', 'hostname']' returned non-zero exit status 255.", "deepspeed-host-not-reached-by-ssh", {"host": "n7"}),
-])
+@pytest.mark.parametrize(
+    ("line", "row", "names"),
+    [
+        (
+            "/job:jax_worker/replica:0/task:3 has been set to ERROR in coordination service: CANCELLED: task shut down",
+            "jax-task-stopped-its-heartbeats",
+            {"task": "3"},
+        ),
+        (
+            "/task:0 has been set to ERROR in coordination service: UNAVAILABLE: Task /task:5 heartbeat timeout",
+            "jax-task-stopped-its-heartbeats",
+            {"task": "5"},
+        ),
+        ("Using hostfile at hf but host=n2 was not reachable via ssh. If you", "deepspeed-host-not-reached-by-ssh", {"host": "n2"}),
+        (
+            "Command '['ssh', '-o', 'PasswordAuthentication=no', 'n7', 'hostname']' returned non-zero exit status 255.",
+            "deepspeed-host-not-reached-by-ssh",
+            {"host": "n7"},
+        ),
+    ],
+)
 def test_a_row_fills_its_names_whichever_form_the_program_prints(line, row, names):
     assert re.search(clues.catalogue()["printed"][row], line).groupdict() == names

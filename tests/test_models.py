@@ -19,8 +19,20 @@ PUBLISHED = {"Qwen/Qwen2.5-0.5B": (290, 988_065_536), "Qwen/Qwen2.5-1.5B": (338,
              "allenai/OLMo-2-1124-7B": (355, 14_597_234_688), "Qwen/Qwen3-30B-A3B": (18_867, 61_064_245_248),
              "Qwen/Qwen3-30B-A3B#fused-experts": (531, 61_064_245_248)}
 small = st.integers(1, 6)
-any_model = st.builds(dict, name=st.just("x/y"), template=st.sampled_from(("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")), hidden=small, intermediate=small,
-                      layers=small, heads=small, kv_heads=small, head_dim=small, vocab=small, tied=st.booleans(), experts=small)
+any_model = st.builds(
+    dict,
+    name=st.just("x/y"),
+    template=st.sampled_from(("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")),
+    hidden=small,
+    intermediate=small,
+    layers=small,
+    heads=small,
+    kv_heads=small,
+    head_dim=small,
+    vocab=small,
+    tied=st.booleans(),
+    experts=small,
+)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -66,11 +78,19 @@ def test_a_config_json_gives_the_same_tensors_as_the_table(tmp_path):
         assert tensors(models.find(str(path))) == tensors(models.find("qwen2.5-0.5b"))
 
 
-@pytest.mark.parametrize(("change", "message"), [({"model_type": "gpt_neox"}, "'gpt_neox'.*safetensors"), ({"hidden_size": "x"}, "hidden_size"),
-                                                 ({"num_hidden_layers": -1}, "num_hidden_layers"), ({"head_dim": 10**12}, "head_dim"),
-                                                 ({"num_hidden_layers": 2**31}, "25769803778 tensors\\b"), ({"model_type": {"a": 1}}, "'a': 1"),
-                                                 ({"model_type": "qwen3_moe", "moe_intermediate_size": 8, "num_experts": 2**30}, r"\d tensors\b"),
-                                                 ({"model_type": "llama", "attention_bias": True}, "'llama with attention_bias'.*safetensors")])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "gpt_neox"}, "'gpt_neox'.*safetensors"),
+        ({"hidden_size": "x"}, "hidden_size"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers"),
+        ({"head_dim": 10**12}, "head_dim"),
+        ({"num_hidden_layers": 2**31}, "25769803778 tensors\\b"),
+        ({"model_type": {"a": 1}}, "'a': 1"),
+        ({"model_type": "qwen3_moe", "moe_intermediate_size": 8, "num_experts": 2**30}, r"\d tensors\b"),
+        ({"model_type": "llama", "attention_bias": True}, "'llama with attention_bias'.*safetensors"),
+    ],
+)
 def test_a_config_json_that_tells_no_shapes_says_why(tmp_path, change, message):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **change}))
     with pytest.raises(ValueError, match=message):

@@ -20,10 +20,20 @@ def test_each_condition_is_changed_once_and_put_back():
     table, judge = tree.body
     whole = ast.dump(tree)
     assert [after for _, _, after in mutants(table)] == ["x <= 1"] and name_of(table) == "TABLE"
-    assert sorted((before, after) for _, before, after in mutants(judge)) == sorted([
-        ("if a < 1 and (not b)", "if False"), ("a < 1 and (not b)", "True and (not b)"), ("a < 1 and (not b)", "a < 1 and True"), ("a < 1", "a >= 1"),
-        ("not b", "not not b"), (" for x in b if x in a", " for x in b"), ("x in a", "x not in a"),
-        ("if a or b", "if False"), ("a or b", "False or b"), ("a or b", "a or False")])
+    assert sorted((before, after) for _, before, after in mutants(judge)) == sorted(
+        [
+            ("if a < 1 and (not b)", "if False"),
+            ("a < 1 and (not b)", "True and (not b)"),
+            ("a < 1 and (not b)", "a < 1 and True"),
+            ("a < 1", "a >= 1"),
+            ("not b", "not not b"),
+            (" for x in b if x in a", " for x in b"),
+            ("x in a", "x not in a"),
+            ("if a or b", "if False"),
+            ("a or b", "False or b"),
+            ("a or b", "a or False"),
+        ]
+    )
     assert ast.dump(tree) == whole and name_of(judge) == "judge"
 
 

@@ -27,7 +27,9 @@ from world_samples import P2P, SHM, arms, hung, world
 
 def failing(n, **changes):
     """The arms of ``n`` GPUs whose P2P hangs, each time."""
-    made = arms(hung(ranks=n, transports=P2P), p2p=world(ranks=n, transports=SHM), shm=hung(ranks=n), pinned=hung(ranks=n), after=hung(ranks=n))
+    made = arms(
+        hung(ranks=n, transports=P2P), p2p=world(ranks=n, transports=SHM), shm=hung(ranks=n), pinned=hung(ranks=n), after=hung(ranks=n)
+    )
     return dataclasses.replace(made, **changes)
 
 
@@ -42,7 +44,9 @@ class Planted(Engine):
         self.asked.append([r.devices for r in requests])
         made = [dataclasses.replace(r, devices=[None] * len(r.devices), env={}, stall_s=None, args=[
             "--ops", "no-such-op" if self.fails(set(r.devices)) else "all_reduce", "--sizes", "4", "--repeats", "0"]) for r in requests]
-        return [dataclasses.replace(w, request=r, transports=self.carried) for w, r in zip(super().run_all(made, keep), requests, strict=True)]
+        return [
+            dataclasses.replace(w, request=r, transports=self.carried) for w, r in zip(super().run_all(made, keep), requests, strict=True)
+        ]
 
 
 def narrowed(tmp_path, n, fails, carried=P2P, budget_s=300.0):
@@ -104,7 +108,10 @@ def test_a_bad_gpu_of_which_few_pairs_were_tried_is_not_called_a_link(kept):
 
 
 def test_one_gpu_that_two_bad_links_share_is_left_out_alone():
-    told = transports.judge_transports(failing(4), Pairs(6, [pair(a, b, hung(devices=[a, b]) if a == 0 and b < 3 else world()) for a, b in itertools.combinations(range(4), 2)]))[0]
+    told = transports.judge_transports(
+        failing(4),
+        Pairs(6, [pair(a, b, hung(devices=[a, b]) if a == 0 and b < 3 else world()) for a, b in itertools.combinations(range(4), 2)]),
+    )[0]
     assert re.findall(r"GPUs (\d) and (\d)", told.title) == [("0", "1"), ("0", "2")] and gpus_in(told.remedy[1].text) == ["0"]
     assert re.findall(r"GPU (\d) \(PCI bus ", told.remedy[0].text) == gpus_in(told.remedy[0].text) == ["0", "1", "2"]
 
@@ -117,7 +124,9 @@ def test_a_pair_whose_world_the_runbook_lost_is_a_pair_not_tried():
 
 def test_of_sixteen_a_gpu_with_five_bad_links_has_others_that_work():
     every = list(itertools.combinations(range(16), 2))
-    told = transports.judge_transports(failing(16), Pairs(len(every), [pair(a, b, hung(devices=[a, b]) if a == 0 and b < 6 else world()) for a, b in every]))[0]
+    told = transports.judge_transports(
+        failing(16), Pairs(len(every), [pair(a, b, hung(devices=[a, b]) if a == 0 and b < 6 else world()) for a, b in every])
+    )[0]
     assert "; 5 of " in told.title and not gpus_in(told.title) and gpus_in(told.remedy[1].text) == ["0"]
 
 
@@ -188,9 +197,15 @@ def test_every_matrix_of_pairs_has_an_answer_that_names_no_pair_which_passed(n, 
     found = Pairs(len(every), [pair(a, b, hung() if (a, b) in failed else world()) for a, b in every])
     told = transports.judge_transports(failing(n), found)[0]
     named = of_pairs(range(n), failed)
-    assert set(named.pairs) <= set(failed) and all((min(g, o), max(g, o)) in failed for g in named.gpus for o in range(n) if o not in (g, *named.gpus))
+    assert set(named.pairs) <= set(failed) and all(
+        (min(g, o), max(g, o)) in failed for g in named.gpus for o in range(n) if o not in (g, *named.gpus)
+    )
     assert told.severity.value == "broken" and told.remedy and told.evidence
-    groups = {"pairs": [f"{a} and {b}" for a, b in named.pairs], "split": [", ".join(map(str, side)) for side in named.sides], "unclear": []}
+    groups = {
+        "pairs": [f"{a} and {b}" for a, b in named.pairs],
+        "split": [", ".join(map(str, side)) for side in named.sides],
+        "unclear": [],
+    }
     wanted = groups.get(named.kind, [", ".join(map(str, named.gpus))])
     if 0 < len(failed) < len(every):
         assert all(re.search(rf"GPUs? {group}\b", told.title) for group in wanted) and bool(wanted) == bool(gpus_in(told.title)), told.title

@@ -30,7 +30,9 @@ def test_the_notebook_judges_a_rank_and_a_script_and_its_record_is_judged_alike(
     document = run("--step", "02-environment", "--python", sys.executable, "-p", "script", str(script), "--out", str(out))
     step = next(s for s in document["steps"] if s["notebook"] == "02-environment")
     titles = [f["title"] for f in step["findings"]]
-    assert step["status"] == "warn" and any(t.startswith("NCCL_TIMEOUT") for t in titles) and any(t.startswith("NCCL_DEBUG") for t in titles)
+    assert (
+        step["status"] == "warn" and any(t.startswith("NCCL_TIMEOUT") for t in titles) and any(t.startswith("NCCL_DEBUG") for t in titles)
+    )
     assert not [p for p in out.rglob("*") if p.is_file() and CANARY in p.read_text(errors="replace")]
     again = run("--record", str(out / "02-environment.json"), "--out", str(tmp_path / "again"))
     judged = next(s for s in again["steps"] if s["notebook"] == "02-environment")
@@ -47,8 +49,23 @@ def test_two_set_ups_are_compared_in_the_notebook_and_the_record_is_judged_alike
     (tmp_path / "b.env").write_text("export NCCL_P2P_DISABLE=1\nexport NCCL_DEBUG=WARN\n")
     job = f"{sys.executable} -S -c \"import os; print('sync took', 1 + int(os.environ.get('NCCL_P2P_DISABLE', 0)))\""
     out = tmp_path / "run"
-    document = run("--step", "02-environment", "--python", sys.executable, "-p", "arm_b", str(tmp_path / "b.env"), "-p", "command", job, "-p", "figure",
-                   "sync took ([0-9.]+)", "--out", str(out))
+    document = run(
+        "--step",
+        "02-environment",
+        "--python",
+        sys.executable,
+        "-p",
+        "arm_b",
+        str(tmp_path / "b.env"),
+        "-p",
+        "command",
+        job,
+        "-p",
+        "figure",
+        "sync took ([0-9.]+)",
+        "--out",
+        str(out),
+    )
     step = next(s for s in document["steps"] if s["notebook"] == "02-environment")
     titles = [f["title"] for f in step["findings"]]
     assert [f["title"].split()[0] for f in step["findings"] if f["id"] == "effect-named"] == ["NCCL_P2P_DISABLE"], step

@@ -22,7 +22,9 @@ NAME = "01-gpu-visibility"
 def execute(folder: Path, **parameters) -> tuple[records.Record, str]:
     out = folder / "out.ipynb"
     papermill.execute_notebook(NOTEBOOK, out, parameters={"run_dir": str(folder), **parameters}, progress_bar=False, log_output=False)
-    shown = "".join("".join(o.get("data", {}).get("text/plain", "")) for c in json.loads(out.read_text())["cells"] for o in c.get("outputs", []))
+    shown = "".join(
+        "".join(o.get("data", {}).get("text/plain", "")) for c in json.loads(out.read_text())["cells"] for o in c.get("outputs", [])
+    )
     return records.load(folder / f"{NAME}.json"), shown
 
 
@@ -34,7 +36,11 @@ def replayed(folder: Path, seen) -> records.Record:
 
 def test_on_this_machine_it_ends_with_a_record_and_tables(tmp_path):
     record, shown = execute(tmp_path)
-    assert record.status in ("ok", "note", "warn", "broken", "unknown") and len(record.tables) == 4 and all(t["caption"] in shown for t in record.tables)
+    assert (
+        record.status in ("ok", "note", "warn", "broken", "unknown")
+        and len(record.tables) == 4
+        and all(t["caption"] in shown for t in record.tables)
+    )
     if not Path("/dev/nvidiactl").exists() and not Path("/dev/dxg").exists():
         assert (record.status, record.findings[0].id) == ("unknown", "no-gpu-anywhere")
 

@@ -126,7 +126,10 @@ def test_a_rank_that_waits_for_a_process_of_its_own_is_said_to_and_what_that_pro
     (loader,), (upload,) = seen["loader"][1], seen["upload"][1]
     row = inspect.getsourcelines(ordinary.read_row)[1] + 1
     assert f"read_row, ordinary_jobs.py:{row}" in loader.culprits[0].helper and (loader.kind, loader.cause) == ("host-busy", "data-stall")
-    assert re.search(r"process \d+ \(sleep\)$", upload.culprits[0].helper) and (upload.kind, upload.cause) == ("host-busy", "rank-busy-on-host")
+    assert re.search(r"process \d+ \(sleep\)$", upload.culprits[0].helper) and (upload.kind, upload.cause) == (
+        "host-busy",
+        "rank-busy-on-host",
+    )
     assert loader.culprits[0].helper in loader.sentence and not any(v.helper for v in loader.victims)
 
 

@@ -22,7 +22,9 @@ SEEN = json.loads((Path(__file__).parent / "data" / "own-sync-stacks.json").read
 PACKAGES = "/opt/torch/lib/python3.11/site-packages/"  # an environment may be named so
 
 
-@pytest.mark.parametrize("seen", SEEN["stacks"], ids=lambda s: f"{s['from'].split()[0]} {s['process']} {s['phase']} {s['frames'][0].split()[0]}")
+@pytest.mark.parametrize(
+    "seen", SEEN["stacks"], ids=lambda s: f"{s['from'].split()[0]} {s['process']} {s['phase']} {s['frames'][0].split()[0]}"
+)
 def test_stacks_of_real_frameworks_are_in_their_phase(seen):
     assert phase_of([frame.replace("~", PACKAGES) for frame in seen["frames"]]) == seen["phase"]
 
@@ -33,15 +35,25 @@ def test_every_framework_s_trainer_and_engine_are_found():
         assert {"trainer", "engine"} <= found, name
 
 
-@pytest.mark.parametrize(("phase", "frames"), [
-    ("control", (f"Condition.wait {PACKAGES}../threading.py", "Client.update_weights /home/u/train.py")),
-    ("control", ("Condition.wait /workspace/venv/lib/python3.11/threading.py", "Client.update_weights /home/u/train.py")),
-    ("other", ("Client.compute /home/u/socket-lab/train.py", "Client.update_weights /home/u/socket-lab/train.py")),
-    ("", ("DDP._sync_params /opt/torch/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", "main /home/u/train.py")),
-    ("", ("Client.update_weights_of_loss.compute /home/u/train.py",)),
-    ("wire", ("Stream.synchronize x/torch/cuda/streams.py", "packed_nccl_broadcast_producer x/vllm/distributed/weight_transfer/packed_tensor.py", "f.<locals>.send_weights x/y.py")),
-    ("load", ("copy x/y.py", "finalize_layerwise_reload x/layerwise.py", "Worker.finish_weight_update x/gpu_worker.py")),
-])
+@pytest.mark.parametrize(
+    ("phase", "frames"),
+    [
+        ("control", (f"Condition.wait {PACKAGES}../threading.py", "Client.update_weights /home/u/train.py")),
+        ("control", ("Condition.wait /workspace/venv/lib/python3.11/threading.py", "Client.update_weights /home/u/train.py")),
+        ("other", ("Client.compute /home/u/socket-lab/train.py", "Client.update_weights /home/u/socket-lab/train.py")),
+        ("", ("DDP._sync_params /opt/torch/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", "main /home/u/train.py")),
+        ("", ("Client.update_weights_of_loss.compute /home/u/train.py",)),
+        (
+            "wire",
+            (
+                "Stream.synchronize x/torch/cuda/streams.py",
+                "packed_nccl_broadcast_producer x/vllm/distributed/weight_transfer/packed_tensor.py",
+                "f.<locals>.send_weights x/y.py",
+            ),
+        ),
+        ("load", ("copy x/y.py", "finalize_layerwise_reload x/layerwise.py", "Worker.finish_weight_update x/gpu_worker.py")),
+    ],
+)
 def test_a_class_a_folder_or_an_environment_changes_no_phase(phase, frames):
     assert phase_of(frames) == phase
 
@@ -55,7 +67,9 @@ def test_a_driver_that_only_waits_and_a_message_under_way_are_told_apart_from_th
     assert (whole.phases["wire"], trainer.phases["wire"]) == (pytest.approx(0.62), pytest.approx(0.86))
     assert weight_sync.own_sync(OwnSync([whole, trainer]))[0].remedy[0].text == table("sync/choice")["own"]["advice"]["control"]
     unknown = [(at_s, {**phases, 3: ""}) for at_s, phases in rounds]
-    assert own_sync.syncs_of("", own_sync.together(unknown))[0].phases == trainer.phases, "near miss: an engine of unknown names says nothing"
+    assert (
+        own_sync.syncs_of("", own_sync.together(unknown))[0].phases == trainer.phases
+    ), "near miss: an engine of unknown names says nothing"
 
 
 def test_one_sends_while_another_thread_of_it_waits_for_the_answer():
@@ -66,8 +80,15 @@ def stack(*functions: str) -> list[Stack]:
     return [Stack(7, "MainThread", True, False, [Frame(name, "/x/y.py", 1) for name in functions])]
 
 
-@pytest.mark.parametrize(("half", "told"), [(stack("Parser.parse"), ["pack"]), (stack("Parser.parse", "<module>"), ["pack", ""]), ([], ["pack", ""]),
-                                            (stack("x", "Thread._bootstrap"), ["pack", ""])])
+@pytest.mark.parametrize(
+    ("half", "told"),
+    [
+        (stack("Parser.parse"), ["pack"]),
+        (stack("Parser.parse", "<module>"), ["pack", ""]),
+        ([], ["pack", ""]),
+        (stack("x", "Thread._bootstrap"), ["pack", ""]),
+    ],
+)
 def test_half_a_stack_is_no_end_of_a_sync(half, told):
     samples = []
     own_sync._add(samples, 1.0, stack("pack_tensors", "Client.send_weights", "<module>"), phase_of)

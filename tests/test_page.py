@@ -132,7 +132,12 @@ def test_a_page_is_complete_and_asks_for_nothing(sample):
     assert page.text.count(verdict_document(run, found).sentence) == 2, "the title and the h1"
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
-    assert [i for i in PARTS if i in ids] == [i for i in ids if not i.startswith("step-")] and {"verdict", "steps", "each", "repeat"} <= set(ids)
+    assert [i for i in PARTS if i in ids] == [i for i in ids if not i.startswith("step-")] and {
+        "verdict",
+        "steps",
+        "each",
+        "repeat",
+    } <= set(ids)
     assert {a["href"][1:] for a in page.named("a") if a["href"].startswith("#")} <= set(ids)
     tables = [name for name, _ in page.tags if name in ("table", "caption")]
     assert tables[0::2] == ["table"] * (len(tables) // 2) and tables[1::2] == ["caption"] * (len(tables) // 2)
@@ -185,9 +190,23 @@ def test_a_step_that_does_not_lead_is_one_line_and_no_box_shares_its_name():
 
 
 def test_a_short_reason_of_another_step_is_not_taken_for_the_answer():
-    lead = samples.record("06-timeouts", [Finding("hang-told", Severity.BROKEN, "rank 2 never came", (Evidence("e", "x"),), (Remedy("you", "look"),),
-                                                     "collective-on-some-ranks-only", "likely")])
-    other = dataclasses.replace(samples.record("01-gpu-visibility", [Finding("z", Severity.UNKNOWN, "rank 2")]), status="unknown", reason="rank 2")
+    lead = samples.record(
+        "06-timeouts",
+        [
+            Finding(
+                "hang-told",
+                Severity.BROKEN,
+                "rank 2 never came",
+                (Evidence("e", "x"),),
+                (Remedy("you", "look"),),
+                "collective-on-some-ranks-only",
+                "likely",
+            )
+        ],
+    )
+    other = dataclasses.replace(
+        samples.record("01-gpu-visibility", [Finding("z", Severity.UNKNOWN, "rank 2")]), status="unknown", reason="rank 2"
+    )
     records = [dataclasses.replace(r, tables=[], facts={}, commands=[], parameters={}) for r in (lead, other)]
     page = render_index(verdict_document(samples.run_info(planned=[r.step for r in records]), records), records)
     section, = re.findall(r'<section class="step" id="[^"]*" aria-label="01-gpu-visibility">.*?</section>', page, re.S)
@@ -197,15 +216,26 @@ def test_a_short_reason_of_another_step_is_not_taken_for_the_answer():
 def test_a_possible_cause_stands_once_and_nothing_unexplained_beside_it():
     unknown = Finding("worlds", Severity.BROKEN, "two ranks hang", (), (NOTHING_KNOWN,))
     weak = samples.shared_gpu(Severity.UNKNOWN, "possible")
-    alone, both = (Page(render_index(verdict_document(samples.run_info(planned=[r.step for r in found]), found), found)) for found in (
-        [samples.record("03-fewer-gpus", [unknown])], [samples.record("03-fewer-gpus", [unknown]), samples.record("04-transports", [weak])]))
+    alone, both = (
+        Page(render_index(verdict_document(samples.run_info(planned=[r.step for r in found]), found), found))
+        for found in (
+            [samples.record("03-fewer-gpus", [unknown])],
+            [samples.record("03-fewer-gpus", [unknown]), samples.record("04-transports", [weak])],
+        )
+    )
     assert NOTHING_KNOWN.text in alone.text and NOTHING_KNOWN.text not in both.text
     only = Page(render_index(verdict_document(samples.run_info(planned=["04-transports"]), [samples.record("04-transports", [weak])]), []))
     assert [only.text.count(r.text) for r in weak.remedy] == [1] * len(weak.remedy) and "causes" not in {a.get("id") for _, a in only.tags}
 
 
 def test_of_many_tables_only_the_first_are_open_and_empty_columns_are_left_out():
-    found = [samples.record("06-timeouts", [samples.shared_gpu()], tables=[to_json(Table(f"t{n}", ["a", "empty", "b"], [[f"row {n}", "", "x"]])) for n in range(6)])]
+    found = [
+        samples.record(
+            "06-timeouts",
+            [samples.shared_gpu()],
+            tables=[to_json(Table(f"t{n}", ["a", "empty", "b"], [[f"row {n}", "", "x"]])) for n in range(6)],
+        )
+    ]
     page = Page(render_index(verdict_document(samples.run_info(planned=["06-timeouts"]), found), found))
     folds = [name for name, _ in page.tags if name in ("details", "caption")]
     assert folds == ["caption"] * 3 + ["details", "caption"] * 3, "one as the picture, two below"
@@ -219,7 +249,11 @@ def test_what_is_broken_is_shown_at_a_glance_as_a_picture_with_its_table_folded_
     found = [samples.record("07-logs", [samples.shared_gpu()], tables=[to_json(plain), to_json(broken)])]
     html = render_index(verdict_document(samples.run_info(planned=["07-logs"]), found), found)
     part = Page(html.partition('id="picture"')[2].partition("</section>")[0])
-    assert [name for name, _ in part.tags if name in ("svg", "details", "caption")] == ["svg", "details", "caption"] and "plain" not in part.text
+    assert [name for name, _ in part.tags if name in ("svg", "details", "caption")] == [
+        "svg",
+        "details",
+        "caption",
+    ] and "plain" not in part.text
     assert part.named("svg")[0]["role"] == "img" and "rank 5" in part.named("svg")[0]["aria-label"]
     assert {"script", "img"} & {name for name, _ in Page(html).tags} == set()
 
@@ -344,15 +378,24 @@ def test_a_long_value_of_several_lines_is_printed_once_and_each_line_still_runs(
     first, *lines = (line.partition(": ")[2] for line in _by_hand(said))
     assert [len(line) < 40 for line in lines] == [True, True]
     for command, line in zip(said, lines):
-        told = [subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout for text in (command.line, f"{first}\n{line}")]
+        told = [
+            subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout
+            for text in (command.line, f"{first}\n{line}")
+        ]
         assert told[0] == told[1]
     assert [line.partition(": ")[2] for line in _by_hand(said[:1])] == [said[0].line], "what one line alone carries stays in it"
 
 
-@pytest.mark.parametrize("line", [f"echo 'a ' {'-x q ' * 80}'b'", f'echo "it\'s" {"x" * 320} \'b c\'', f"echo '{'x ' * 160}'\"'\"'tail'", f"echo \\' {'x' * 320} b\\'"])
+@pytest.mark.parametrize(
+    "line",
+    [f"echo 'a ' {'-x q ' * 80}'b'", f'echo "it\'s" {"x" * 320} \'b c\'', f"echo '{'x ' * 160}'\"'\"'tail'", f"echo \\' {'x' * 320} b\\'"],
+)
 def test_only_what_a_shell_reads_as_one_value_is_set_once(line):
     lines = [said.partition(": ")[2] for said in _by_hand([Command(label=x, line=line) for x in "ab"])]
-    told = [subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout for text in (line, "\n".join([*lines[:-2], lines[-1]]))]
+    told = [
+        subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout
+        for text in (line, "\n".join([*lines[:-2], lines[-1]]))
+    ]
     assert told[0] == told[1]
 
 
@@ -414,7 +457,11 @@ def test_what_would_lead_nowhere_is_plain_text(pages, tmp_path):
 def test_every_link_of_a_page_that_we_show_leads_somewhere(path):
     page = Page(path.read_text())
     ids = {"#" + attrs["id"] for _, attrs in page.tags if "id" in attrs}
-    dead = [a["href"] for a in page.named("a") if not a["href"].startswith("http") and a["href"] not in ids and not (path.parent / a["href"]).exists()]
+    dead = [
+        a["href"]
+        for a in page.named("a")
+        if not a["href"].startswith("http") and a["href"] not in ids and not (path.parent / a["href"]).exists()
+    ]
     assert not dead
 
 
@@ -477,7 +524,9 @@ def test_options_of_a_line_to_copy_do_not_break_at_their_dashes():
 
 
 def told(step: str, rule: str, cause: str, status: str, title: str, fix: str) -> Record:
-    return samples.record(step, [Finding(rule, Severity.BROKEN, title, (Evidence(f"seen of {title}", "x"),), (Remedy("you", fix),), cause, status)])
+    return samples.record(
+        step, [Finding(rule, Severity.BROKEN, title, (Evidence(f"seen of {title}", "x"),), (Remedy("you", fix),), cause, status)]
+    )
 
 
 def test_the_fix_of_what_leads_stands_first_and_other_proven_causes_are_open():
@@ -527,7 +576,15 @@ def test_what_would_decide_a_cause_is_no_evidence_and_is_asked_once(lines: tuple
     why = "the first collective that differs"
     check = (Remedy("you", f"First check {why}.", lines),) if status == "possible" else ()
     proof = (Evidence("rank 2 waited", "a.log line 1"), Evidence(f"decides: {why} ({lines[0]})", "hang"))
-    cause = Finding("log-points-to-cause", Severity.UNKNOWN if check else Severity.BROKEN, "calls differ", proof, (*check, Remedy("you", "call it on every rank")), "collective-on-some-ranks-only", status)
+    cause = Finding(
+        "log-points-to-cause",
+        Severity.UNKNOWN if check else Severity.BROKEN,
+        "calls differ",
+        proof,
+        (*check, Remedy("you", "call it on every rank")),
+        "collective-on-some-ranks-only",
+        status,
+    )
     found = [samples.record("triage", [cause])]
     test = case.Test(f"nccl-runbook look   # while it hangs\n{lines[0]}", "where each rank is") if is_asked_next else None
     page = render_index(verdict_document(samples.run_info(planned=["triage"]), found), found, test=test)

@@ -91,7 +91,8 @@ def test_it_prints(browser, file):
 
 
 def test_paper_and_a_phone_cut_off_no_ordinary_table(browser, tmp_path: Path):
-    """As 04 shows its arms: a browser shrinks a whole print, words included, to the widest table; a phone must show why without scrolling."""
+    """As 04 shows its arms: a browser shrinks a whole print, words included, to the widest table; a phone must show why without
+    scrolling."""
     run, found = samples.duplicate_gpu()
     ways = [f"{op} GB/s" for op in ("all_reduce", "broadcast", "all_gather", "send_recv")]
     arms = Table("arms", ["test", "setting", "outcome", "used (NCCL's log)", *ways],
@@ -122,7 +123,8 @@ def test_the_words_of_a_grid_stay_within_their_boxes(browser, tmp_path: Path, gp
         const boxes = [...document.querySelectorAll('rect')].map(r => r.getBBox());
         const inside = (x, y) => boxes.find(b => b.x <= x && x <= b.x + b.width && b.y <= y && y <= b.y + b.height);
         return [...document.querySelectorAll('text')].map(t => t.getBBox()).map(t => [t, inside(t.x + t.width / 2, t.y + t.height / 2)])
-            .filter(pair => pair[1]).map(([t, b]) => Math.min(t.x - b.x, t.y - b.y, b.x + b.width - t.x - t.width, b.y + b.height - t.y - t.height));
+            .filter(pair => pair[1]).map(([t, b]) => Math.min(
+                t.x - b.x, t.y - b.y, b.x + b.width - t.x - t.width, b.y + b.height - t.y - t.height));
     }""")
     page.close()
     assert len(distances) >= 4 * gpus or gpus > 14 and not distances
@@ -146,7 +148,15 @@ CUT_OPTIONS = r"""() => {
 def test_no_option_breaks_at_its_dashes(browser, tmp_path: Path, media: str) -> None:
     """In the banner, in titles, evidence, remedies, cells and the footer, at widths of a phone and of paper."""
     words = "more ranks (--nproc-per-node 8) than --num_gpus=4, with (-pg-x) or --dist-timeout-s as on rank-local-0; "
-    lead = Finding("r", Severity.BROKEN, words * 3, (Evidence(words * 4, f"x.sh --nproc-per-node {words}"),), (Remedy("you", words * 4),), "wrong-launch", "likely")
+    lead = Finding(
+        "r",
+        Severity.BROKEN,
+        words * 3,
+        (Evidence(words * 4, f"x.sh --nproc-per-node {words}"),),
+        (Remedy("you", words * 4),),
+        "wrong-launch",
+        "likely",
+    )
     found = [samples.record("01-env", [lead, Finding("s", Severity.NOTE, f"also {words * 3}")])]
     found[0].tables.append(to_json(Table(words, [words, "b"], [[words, words * 3]], words)))
     path = tmp_path / "index.html"
@@ -178,7 +188,12 @@ def test_what_heads_something_is_never_the_last_line_of_a_sheet(browser, file):
 def test_a_phone_shows_the_numbers_of_two_set_ups_and_the_first_error_without_scrolling(browser, tmp_path: Path) -> None:
     """Both lay at the right of a box that scrolls, so that a phone showed names alone."""
     head = ["set-up", "figure", "runs", "median", "least", "most"]
-    sides = Table("A against B", head, [["A: .", "s", "3", "1.006", "1", "1.1"], ["B: NCCL_P2P_DISABLE=1 and more", "s", "3", "1.315", "1", "1.4"]], drawn="spread")
+    sides = Table(
+        "A against B",
+        head,
+        [["A: .", "s", "3", "1.006", "1", "1.1"], ["B: NCCL_P2P_DISABLE=1 and more", "s", "3", "1.315", "1", "1.4"]],
+        drawn="spread",
+    )
     work = Timeout(LogLine("a.log", 8, "", 0), "ALLREDUCE", 2201, None, 600_000, 600_004, "0")
     ranks = ranks_table(Logs([], "", {}, [RankLog(n, ["gpu-b1"], [], timeouts=[work], nccl="2.21.5", enqueued={"0": 9}, completed={"0": 8},
                                             first_error=LogLine("a.log", 9, "RuntimeError: shape", n)) for n in range(2)]))

@@ -70,9 +70,16 @@ GRAMMAR = [
     ("sglang:d2+fsdp[a]:d4+fsdp:d4", V, V, A, A, A, A),
     ("sglang[r]:d2+fsdp[a]:d4|fsdp[c]:d4", V, V, "None", "None", "None", "None"),
     ("vllm:d2t4", *["LLM_SERVER_ONLY"] * 6),
-    ("sglang:d0", V, V, V, V, V, V), ("sglang:d01", V, V, V, V, V, V), ("SGLang:d4", V, V, V, V, V, V), ("sglang:d4e2", V, V, V, V, V, V),
-    ("fsdp:d2,t2", V, V, V, V, V, V), ("sglang[1r]:d2+fsdp[a]:d4", V, V, V, V, V, V), ("", V, V, V, V, V, V), ("sglang:d1+fsdp:d1+", V, V, V, V, V, V),
-    ("sglang:d٤", V, V, V, V, V, V), ("sglang(r):d2+fsdp(a):d2", V, V, V, V, V, V),
+    ("sglang:d0", V, V, V, V, V, V),
+    ("sglang:d01", V, V, V, V, V, V),
+    ("SGLang:d4", V, V, V, V, V, V),
+    ("sglang:d4e2", V, V, V, V, V, V),
+    ("fsdp:d2,t2", V, V, V, V, V, V),
+    ("sglang[1r]:d2+fsdp[a]:d4", V, V, V, V, V, V),
+    ("", V, V, V, V, V, V),
+    ("sglang:d1+fsdp:d1+", V, V, V, V, V, V),
+    ("sglang:d٤", V, V, V, V, V, V),
+    ("sglang(r):d2+fsdp(a):d2", V, V, V, V, V, V),
 ]
 
 
@@ -127,8 +134,22 @@ def test_no_text_does_more_than_be_refused(text, tag):
 
 # ---- tags --------------------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("tag, era, known", [("v0.3.2", "A", True), ("0.3.3", "A", True), ("v0.4.0", "A", True), ("v0.4.1", "B", True), ("v1.0.0.rc1", "B", True),
-                                             ("v1.0.2", "B", True), ("v1.0.3", "C", True), ("v2.1.0", "C", False), ("v0.4.2", "B", False), ("v1.0.0.post1", "B", True)])
+
+@pytest.mark.parametrize(
+    "tag, era, known",
+    [
+        ("v0.3.2", "A", True),
+        ("0.3.3", "A", True),
+        ("v0.4.0", "A", True),
+        ("v0.4.1", "B", True),
+        ("v1.0.0.rc1", "B", True),
+        ("v1.0.2", "B", True),
+        ("v1.0.3", "C", True),
+        ("v2.1.0", "C", False),
+        ("v0.4.2", "B", False),
+        ("v1.0.0.post1", "B", True),
+    ],
+)
 def test_a_tag_has_the_rules_of_its_row_or_of_the_one_before(tag, era, known):
     row = areal_rules.at(tag)
     assert (row.era, row.known) == (era, known)
@@ -142,13 +163,25 @@ def test_what_is_no_tag_or_too_old_is_refused_with_a_sentence(tag):
 
 # ---- written another way -----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("text, tag, told", [
-    ("sglang.d1p1t1+d1p1t1", "v1.0.4", "sglang:d1p1t1+fsdp:d1p1t1"), ("sglang:d4|fsdp:d4", "v1.0.4", "sglang[rollout]:d4|fsdp[actor]:d4"),
-    ("sglang.d64p1m1+d32p2m1", "v1.0.4", "sglang:d64p1t1+megatron:d32p2t1"), ("sglang.d4+fsdp.d4", "v1.0.4", "sglang:d4+fsdp:d4"),
-    ("fsdp:d4p2", "v1.0.4", "megatron:d4p2"), ("fsdp:d2,t2", "v1.0.4", "fsdp:d2t2"), ("SGLang:d4", "v1.0.4", "sglang:d4"),
-    ("fsdp:d4+sglang:d4", "v0.4.0", "sglang:d4+fsdp:d4"), ("sglang[r]:d2+fsdp[a]:d2", "v0.3.2", "sglang:d2+fsdp:d2"), ("(attn:d4|ffn:d4)", "v1.0.3", "megatron:(attn:d4|ffn:d4)"),
-    ("sglang(r):d2+fsdp(a):d2", "v1.0.4", "sglang[r]:d2+fsdp[a]:d2"), ("nonsense", "v1.0.4", ""), ("sglang[r]:d2+fsdp[a]:d2+fsdp[c]:d2", "v0.4.0", ""),
-])
+
+@pytest.mark.parametrize(
+    "text, tag, told",
+    [
+        ("sglang.d1p1t1+d1p1t1", "v1.0.4", "sglang:d1p1t1+fsdp:d1p1t1"),
+        ("sglang:d4|fsdp:d4", "v1.0.4", "sglang[rollout]:d4|fsdp[actor]:d4"),
+        ("sglang.d64p1m1+d32p2m1", "v1.0.4", "sglang:d64p1t1+megatron:d32p2t1"),
+        ("sglang.d4+fsdp.d4", "v1.0.4", "sglang:d4+fsdp:d4"),
+        ("fsdp:d4p2", "v1.0.4", "megatron:d4p2"),
+        ("fsdp:d2,t2", "v1.0.4", "fsdp:d2t2"),
+        ("SGLang:d4", "v1.0.4", "sglang:d4"),
+        ("fsdp:d4+sglang:d4", "v0.4.0", "sglang:d4+fsdp:d4"),
+        ("sglang[r]:d2+fsdp[a]:d2", "v0.3.2", "sglang:d2+fsdp:d2"),
+        ("(attn:d4|ffn:d4)", "v1.0.3", "megatron:(attn:d4|ffn:d4)"),
+        ("sglang(r):d2+fsdp(a):d2", "v1.0.4", "sglang[r]:d2+fsdp[a]:d2"),
+        ("nonsense", "v1.0.4", ""),
+        ("sglang[r]:d2+fsdp[a]:d2+fsdp[c]:d2", "v0.4.0", ""),
+    ],
+)
 def test_a_refused_string_is_written_as_the_tag_wants_it(text, tag, told):
     assert written_for(text, areal_rules.at(tag)) == told
     assert not told or outcome(told, tag) not in (V, A, S)
@@ -170,17 +203,28 @@ def seats(text: str, gpus: int, group: str, tag: str = "v1.0.4", **more) -> list
     return [r.gpu for g in placed(text, gpus, tag, **more).groups if g.name == group for r in g.ranks]
 
 
-@pytest.mark.parametrize("text, gpus, tag, engines, trainers, verdict", [
-    ("sglang.d1p1t1+d1p1t1", 4, "v0.4.0", [0], [1], "clean"), ("sglang.d1p1t1+d1p1t1", 1, "v0.4.0", [0], [0], "duplicate"),
-    ("sglang:d4+fsdp:d4", 4, "v1.0.4", [0, 1, 2, 3], [0, 1, 2, 3], "duplicate"), ("sglang:d1t2+fsdp:d2", 4, "v1.0.4", [0, 1], [2, 3], "clean"),
-    ("sglang:d3+fsdp:d2", 4, "v1.0.4", [0, 1, 2], [3, 0], "oversubscribed"), ("sglang:d1+fsdp:d4", 4, "v1.0.4", [0], [1, 2, 3, 0], "oversubscribed"),
-    ("sglang:t4+fsdp:d1", 4, "v1.0.4", [0, 1, 2, 3], [0], "duplicate"), ("sglang:d8+fsdp:d1", 4, "v1.0.4", [0, 1, 2, 3] * 2, [0], "zero-visible"),
-    ("sglang:d4|fsdp:d4", 4, "v0.4.0", [0, 1, 2, 3], [0, 1, 2, 3], "duplicate"), ("sglang:d4|fsdp:d4", 8, "v0.4.0", [0, 1, 2, 3], [4, 5, 6, 7], "clean"),
-    ("sglang[rollout]:d4|fsdp[actor]:d4", 4, "v1.0.4", [0, 1, 2, 3], [0, 1, 2, 3], "duplicate"), ("fsdp:d4+sglang:d4", 4, "v1.0.4", [0, 1, 2, 3], [0, 1, 2, 3], "duplicate"),
-    ("sglang:d1+megatron:(attn:d1t2|ffn:e2)", 4, "v1.0.4", [0], [1, 2], "clean"), ("d2p2t1", 4, "v0.4.0", [], [0, 1, 2, 3], "clean"),
-    ("vllm:d2t4", 4, "v1.0.4", [0, 1, 2, 3] * 2, [], "zero-visible"), ("sglang:d4+eval", 4, "v0.4.0", [0, 1, 2, 3], [], "clean"),
-    ("sglang[r]:d2+fsdp[a]:d4|fsdp[c]:d4", 6, "v1.0.4", [0, 1], [2, 3, 4, 5] * 2, "clean"),
-])
+@pytest.mark.parametrize(
+    "text, gpus, tag, engines, trainers, verdict",
+    [
+        ("sglang.d1p1t1+d1p1t1", 4, "v0.4.0", [0], [1], "clean"),
+        ("sglang.d1p1t1+d1p1t1", 1, "v0.4.0", [0], [0], "duplicate"),
+        ("sglang:d4+fsdp:d4", 4, "v1.0.4", [0, 1, 2, 3], [0, 1, 2, 3], "duplicate"),
+        ("sglang:d1t2+fsdp:d2", 4, "v1.0.4", [0, 1], [2, 3], "clean"),
+        ("sglang:d3+fsdp:d2", 4, "v1.0.4", [0, 1, 2], [3, 0], "oversubscribed"),
+        ("sglang:d1+fsdp:d4", 4, "v1.0.4", [0], [1, 2, 3, 0], "oversubscribed"),
+        ("sglang:t4+fsdp:d1", 4, "v1.0.4", [0, 1, 2, 3], [0], "duplicate"),
+        ("sglang:d8+fsdp:d1", 4, "v1.0.4", [0, 1, 2, 3] * 2, [0], "zero-visible"),
+        ("sglang:d4|fsdp:d4", 4, "v0.4.0", [0, 1, 2, 3], [0, 1, 2, 3], "duplicate"),
+        ("sglang:d4|fsdp:d4", 8, "v0.4.0", [0, 1, 2, 3], [4, 5, 6, 7], "clean"),
+        ("sglang[rollout]:d4|fsdp[actor]:d4", 4, "v1.0.4", [0, 1, 2, 3], [0, 1, 2, 3], "duplicate"),
+        ("fsdp:d4+sglang:d4", 4, "v1.0.4", [0, 1, 2, 3], [0, 1, 2, 3], "duplicate"),
+        ("sglang:d1+megatron:(attn:d1t2|ffn:e2)", 4, "v1.0.4", [0], [1, 2], "clean"),
+        ("d2p2t1", 4, "v0.4.0", [], [0, 1, 2, 3], "clean"),
+        ("vllm:d2t4", 4, "v1.0.4", [0, 1, 2, 3] * 2, [], "zero-visible"),
+        ("sglang:d4+eval", 4, "v0.4.0", [0, 1, 2, 3], [], "clean"),
+        ("sglang[r]:d2+fsdp[a]:d4|fsdp[c]:d4", 6, "v1.0.4", [0, 1], [2, 3, 4, 5] * 2, "clean"),
+    ],
+)
 def test_the_local_launcher_counts_round_and_round(text, gpus, tag, engines, trainers, verdict):
     assert seats(text, gpus, "inference", tag) == engines and seats(text, gpus, "trainer", tag) == trainers
     assert placed(text, gpus, tag).verdict == verdict
@@ -194,7 +238,9 @@ def test_the_local_verdict_is_the_predicate_for_every_small_world(gpus):
             wanted = ("zero-visible" if max(engines, trainers) > gpus else "duplicate" if engines == gpus
                       else "oversubscribed" if engines + trainers > gpus else "clean")
             assert placed(f"sglang:d{engines}+fsdp:d{trainers}", gpus).verdict == wanted
-            assert placed(f"sglang:t{engines}+fsdp:c{trainers}", gpus, update="disk").verdict == (wanted if wanted != "duplicate" else "oversubscribed")
+            assert placed(f"sglang:t{engines}+fsdp:c{trainers}", gpus, update="disk").verdict == (
+                wanted if wanted != "duplicate" else "oversubscribed"
+            )
 
 
 @pytest.mark.parametrize("gpus", range(1, 6))
@@ -213,7 +259,9 @@ def test_ray_gives_the_trainer_whole_nodes_and_none_on_one():
     assert two.verdict == "clean" and [g.size for g in two.groups] == [8, 8, 9] and "asks for 4" in two.notes[0]
     assert seats("sglang:d8+fsdp:d8", 8, "weight-update", launcher="ray", nodes=2) == [8, *range(8)]
     assert placed("sglang:d12+fsdp:d8", 8, launcher="ray", nodes=2).verdict == "oversubscribed"
-    assert placed("vllm:d4+fsdp:d8", 8, launcher="ray").verdict == "oversubscribed" and placed("vllm:d4", 8, launcher="ray").verdict == "clean"
+    assert (
+        placed("vllm:d4+fsdp:d8", 8, launcher="ray").verdict == "oversubscribed" and placed("vllm:d4", 8, launcher="ray").verdict == "clean"
+    )
 
 
 def test_a_huge_world_is_counted_and_only_its_first_ranks_are_listed():
@@ -232,7 +280,9 @@ def test_sizes_beyond_any_machine_take_no_time(site):
     assert ended.stdout.strip() == "broken"
 
 
-@pytest.mark.parametrize("shares", [{"actor": "actor"}, {"actor": "ref", "ref": "actor"}, {"actor": "ref", "ref": "rollout", "rollout": "actor"}])
+@pytest.mark.parametrize(
+    "shares", [{"actor": "actor"}, {"actor": "ref", "ref": "actor"}, {"actor": "ref", "ref": "rollout", "rollout": "actor"}]
+)
 def test_roles_that_share_in_a_circle_are_refused_and_a_chain_shares_the_gpus_of_its_end(shares):
     roles, row = {"rollout": "sglang:d2", "actor": "fsdp:d2", "ref": "fsdp:d2"}, areal_rules.newest()
     with pytest.raises(Refused, match="circle"):
@@ -256,8 +306,15 @@ def test_roles_with_their_own_backends_share_only_where_they_are_scheduled_so():
         from_roles({"actor": "fsdp:d1+fsdp:d1"}, {}, row)
 
 
-@pytest.mark.parametrize("text, gpus, line", [("sglang:d4+fsdp:d8", 8, "#SBATCH --nodes=2"), ("sglang:d16+fsdp:d16", 16, "#SBATCH --nodes=2"),
-                                              ("sglang:d1+fsdp:d1", 1, "#SBATCH --gpus-per-node=2"), ("sglang:d4+fsdp:d4", 4, "#SBATCH --gpus-per-node=8")])
+@pytest.mark.parametrize(
+    "text, gpus, line",
+    [
+        ("sglang:d4+fsdp:d8", 8, "#SBATCH --nodes=2"),
+        ("sglang:d16+fsdp:d16", 16, "#SBATCH --nodes=2"),
+        ("sglang:d1+fsdp:d1", 1, "#SBATCH --gpus-per-node=2"),
+        ("sglang:d4+fsdp:d4", 4, "#SBATCH --gpus-per-node=8"),
+    ],
+)
 def test_more_gpus_than_a_node_has_come_from_more_nodes(text, gpus, line):
     asked = [line for r in fixes(text, gpus, "v1.0.4").remedy for line in r.lines if line.startswith("#SBATCH")]
     assert asked == [line]
@@ -271,9 +328,18 @@ def fixes(text: str, gpus: int, tag: str):
     return rules.judge(text, mode, place(mode, site), row, site)
 
 
-@pytest.mark.parametrize("tag, line", [
-    ("v0.3.2", "WeightUpdateMeta.from_disk("), ("v0.3.3", "WeightUpdateMeta.from_disk("), ("v0.3.4", "WeightUpdateMeta.from_disk("),
-    ("v0.4.1", "WeightUpdateMeta.from_disk("), ("v0.5.0", "actor.weight_update_mode=disk"), ("v1.0.2", "actor.weight_update_mode=disk"), ("v1.0.4", "actor.weight_update_mode=disk")])
+@pytest.mark.parametrize(
+    "tag, line",
+    [
+        ("v0.3.2", "WeightUpdateMeta.from_disk("),
+        ("v0.3.3", "WeightUpdateMeta.from_disk("),
+        ("v0.3.4", "WeightUpdateMeta.from_disk("),
+        ("v0.4.1", "WeightUpdateMeta.from_disk("),
+        ("v0.5.0", "actor.weight_update_mode=disk"),
+        ("v1.0.2", "actor.weight_update_mode=disk"),
+        ("v1.0.4", "actor.weight_update_mode=disk"),
+    ],
+)
 def test_the_first_remedy_is_the_switch_to_disk_of_that_tag(tag, line):
     finding = fixes("sglang:d1+fsdp:d1", 1, tag)
     lines = "\n".join(finding.remedy[0].lines)
@@ -287,10 +353,19 @@ def test_the_options_that_no_script_reads_are_called_so_and_the_shipped_example_
     assert not any("scaffolding" in line for line in fixes("sglang:d1+fsdp:d1", 1, "v1.0.3").remedy[0].lines)
 
 
-@pytest.mark.parametrize("text, gpus, smaller", [("sglang:d4+fsdp:d4", 4, "sglang:d2+fsdp:d2"), ("vllm:d2t2+fsdp:d4", 4, "vllm:d1t2+fsdp:d2"),
-                                                 ("sglang:d3+fsdp:d2", 4, "sglang:d2+fsdp:d2"), ("sglang:d1+fsdp:d1", 1, ""), ("sglang:d8+fsdp:d1", 4, "sglang:d3+fsdp:d1"),
-                                                 ("sglang:d4+fsdp:d8", 8, "sglang:d4+fsdp:d4"), ("sglang:d2t2+fsdp:d12", 8, "sglang:d1t2+fsdp:d6"),
-                                                 ("vllm:d1+fsdp:d7", 4, "vllm:d1+fsdp:d1")])
+@pytest.mark.parametrize(
+    "text, gpus, smaller",
+    [
+        ("sglang:d4+fsdp:d4", 4, "sglang:d2+fsdp:d2"),
+        ("vllm:d2t2+fsdp:d4", 4, "vllm:d1t2+fsdp:d2"),
+        ("sglang:d3+fsdp:d2", 4, "sglang:d2+fsdp:d2"),
+        ("sglang:d1+fsdp:d1", 1, ""),
+        ("sglang:d8+fsdp:d1", 4, "sglang:d3+fsdp:d1"),
+        ("sglang:d4+fsdp:d8", 8, "sglang:d4+fsdp:d4"),
+        ("sglang:d2t2+fsdp:d12", 8, "sglang:d1t2+fsdp:d6"),
+        ("vllm:d1+fsdp:d7", 4, "vllm:d1+fsdp:d1"),
+    ],
+)
 def test_a_smaller_string_of_the_same_shape_is_offered_and_is_clean(text, gpus, smaller):
     row = areal_rules.newest()
     assert rules_remedies.fitting(parse(text, row), Site(gpus), row) == smaller
@@ -298,8 +373,13 @@ def test_a_smaller_string_of_the_same_shape_is_offered_and_is_clean(text, gpus, 
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(ONE_OF_EACH), st.sampled_from(["sglang", "vllm"]), st.sampled_from(["fsdp", "megatron"]), st.tuples(*[st.integers(1, 6)] * 4),
-       st.builds(Site, st.integers(1, 9), st.sampled_from(LAUNCHERS), st.integers(1, 3), st.sampled_from(["xccl", "disk"])))
+@given(
+    st.sampled_from(ONE_OF_EACH),
+    st.sampled_from(["sglang", "vllm"]),
+    st.sampled_from(["fsdp", "megatron"]),
+    st.tuples(*[st.integers(1, 6)] * 4),
+    st.builds(Site, st.integers(1, 9), st.sampled_from(LAUNCHERS), st.integers(1, 3), st.sampled_from(["xccl", "disk"])),
+)
 def test_every_plan_that_is_not_clean_has_a_remedy_and_each_does_what_it_says(tag, engine, trainer, sizes, site):
     d, t, n, c = sizes
     row, text = areal_rules.at(tag), f"{engine}:d{d}t{t}+{trainer}:d{n}c{c}"
@@ -325,9 +405,17 @@ def test_a_clean_plan_needs_nothing_and_an_unread_tag_says_so():
 
 # ---- named in 05-weight-sync -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("text, devices, ids, caption", [
-    ("sglang:d1+fsdp:d1", [0], ["allocation-duplicate"], "on 1 GPU: two ranks on one GPU"), ("sglang:d1+fsdp:d1", [0, 1], ["allocation-clean"], "on 2 GPUs: fits"),
-    ("sglang.d1+d1", [0], ["allocation-refused"], "Your allocation"), ("", [0, 1], [], None), ("sglang:d1", [None, None], [], "Your allocation")])
+
+@pytest.mark.parametrize(
+    "text, devices, ids, caption",
+    [
+        ("sglang:d1+fsdp:d1", [0], ["allocation-duplicate"], "on 1 GPU: two ranks on one GPU"),
+        ("sglang:d1+fsdp:d1", [0, 1], ["allocation-clean"], "on 2 GPUs: fits"),
+        ("sglang.d1+d1", [0], ["allocation-refused"], "Your allocation"),
+        ("", [0, 1], [], None),
+        ("sglang:d1", [None, None], [], "Your allocation"),
+    ],
+)
 def test_the_allocation_of_the_notebook_is_planned_on_the_gpus_that_are_seen(text, devices, ids, caption):
     fact = intend(text, place_ranks(devices))
     assert [f.id for f in intention(fact)] == ids and intended_table(fact).columns

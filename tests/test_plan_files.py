@@ -23,7 +23,10 @@ from warm_cli import read_cli
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/plan.json").read_text())
-START = "import sys; from nccl_runbook.__main__ import main; sys.argv[0] = 'x'\ntry: main()\nfinally: print(sorted(m for m in sys.modules if m in ('torch', 'IPython', 'jupyter_client', 'nbformat', 'papermill')), file=sys.stderr)"
+START = (
+    "import sys; from nccl_runbook.__main__ import main; sys.argv[0] = 'x'\ntry: main()\nfinally: print(sorted(m for m in sys.modules if m"
+    " in ('torch', 'IPython', 'jupyter_client', 'nbformat', 'papermill')), file=sys.stderr)"
+)
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -43,10 +46,21 @@ def plan(*arguments: str, **env: str) -> dict:
 
 def test_one_gpu_is_refused_before_anything_starts_with_the_ranks_and_the_remedies():
     found = plan("sglang:d1+fsdp:d1", "--gpus", "1")
-    assert (found["ok"], found["type"], found["verdict"], found["exit_code"], found["total_gpus"]) == (True, "DECOUPLED_TRAIN", "duplicate", 3, 2)
+    assert (found["ok"], found["type"], found["verdict"], found["exit_code"], found["total_gpus"]) == (
+        True,
+        "DECOUPLED_TRAIN",
+        "duplicate",
+        3,
+        2,
+    )
     assert found["components"] == [{"name": None, "backend": b, "world_size": 1, "alloc_size": 1} for b in ("sglang", "fsdp")]
-    assert found["groups"][-1] == {"name": "weight-update", "ranks": [{"rank": 0, "role": "trainer", "gpu": 0}, {"rank": 1, "role": "engine", "gpu": 0}]}
-    assert found["remedies"][0]["lines"][0] == "actor.weight_update_mode=disk" and found["remedies"][1]["lines"] == ["#SBATCH --gpus-per-node=2"]
+    assert found["groups"][-1] == {
+        "name": "weight-update",
+        "ranks": [{"rank": 0, "role": "trainer", "gpu": 0}, {"rank": 1, "role": "engine", "gpu": 0}],
+    }
+    assert found["remedies"][0]["lines"][0] == "actor.weight_update_mode=disk" and found["remedies"][1]["lines"] == [
+        "#SBATCH --gpus-per-node=2"
+    ]
 
 
 @pytest.mark.parametrize("text, error", [("fsdp:d=4", "ValueError"), ("sglang:d1\n+ fsdp:d1", None), ("fsdp:d--1", "ValueError")])
@@ -61,11 +75,22 @@ def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it
     assert plan("sglang.d1p1t1+d1p1t1", "--gpus", "2", "--areal", "v0.4.0")["verdict"] == "clean"
 
 
-@pytest.mark.parametrize("arguments, sentence", [
-    (["sglang:d1+fsdp:d1"], "Add --gpus 8"), (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"), (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher must be one of"),
-    (["nowhere.yaml", "--gpus", "1"], "there is no file"), (["sglang:d1", "--gpus", "-1"], "gpus"), (["python train.py --lr 1", "--gpus", "1"], "no known allocation"), (["a" * 5000 + ".yaml", "--gpus", "1"], "there is no file"),
-    (["sglang:d1", "--gpus", "99999999"], "at most 1024"), ([""], "is empty"), ([" \n"], "is empty"),
-    (["accelerate launch --num_processes $N t.py --use_vllm true", "--gpus", "1"], "num_processes is '$N t.py'")])
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["sglang:d1+fsdp:d1"], "Add --gpus 8"),
+        (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"),
+        (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher must be one of"),
+        (["nowhere.yaml", "--gpus", "1"], "there is no file"),
+        (["sglang:d1", "--gpus", "-1"], "gpus"),
+        (["python train.py --lr 1", "--gpus", "1"], "no known allocation"),
+        (["a" * 5000 + ".yaml", "--gpus", "1"], "there is no file"),
+        (["sglang:d1", "--gpus", "99999999"], "at most 1024"),
+        ([""], "is empty"),
+        ([" \n"], "is empty"),
+        (["accelerate launch --num_processes $N t.py --use_vllm true", "--gpus", "1"], "num_processes is '$N t.py'"),
+    ],
+)
 def test_wrong_usage_is_one_sentence(arguments, sentence):
     done = run(*arguments)
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
@@ -83,13 +108,20 @@ def test_the_page_has_every_rank_and_runs_nothing_of_the_string(tmp_path):
     run("sglang:d1+fsdp:d1", "--gpus", "1", "--html", str(tmp_path / "a.html"))
     run(nasty, "--gpus", "1", "--html", str(tmp_path / "b.html"))
     page = (tmp_path / "a.html").read_text()
-    assert "0 trainer, 1 engine" in page and "actor.weight_update_mode=disk" in page and "<script" not in page + (tmp_path / "b.html").read_text()
+    assert (
+        "0 trainer, 1 engine" in page
+        and "actor.weight_update_mode=disk" in page
+        and "<script" not in page + (tmp_path / "b.html").read_text()
+    )
     assert run("sglang:d1", "--gpus", "1", "--html", str(tmp_path / "a.html" / "b.html")).returncode == 2
 
 
 # ---- files -------------------------------------------------------------------------------------------------------------------------
 
-OLD = "experiment_name: x\ncluster: {n_nodes: 1, n_gpus_per_node: 4}\nallocation_mode: sglang:d4+fsdp:d4\nactor:\n  weight_update_mode: MODE\n"
+OLD = (
+    "experiment_name: x\ncluster: {n_nodes: 1, n_gpus_per_node: 4}\nallocation_mode: sglang:d4+fsdp:d4\nactor:\n  weight_update_mode:"
+    " MODE\n"
+)
 NEW = """
 cluster: {n_nodes: 1, n_gpus_per_node: GPUS}
 rollout: {backend: "sglang:d2"}
@@ -98,7 +130,9 @@ ref: {backend: "${actor.backend}", scheduling_strategy: {type: colocation, targe
 """
 
 
-@pytest.mark.parametrize("mode, tag, verdict", [("xccl", "v1.0.0", "duplicate"), ("disk", "v1.0.0", "oversubscribed"), ("disk", "v0.4.0", "duplicate")])
+@pytest.mark.parametrize(
+    "mode, tag, verdict", [("xccl", "v1.0.0", "duplicate"), ("disk", "v1.0.0", "oversubscribed"), ("disk", "v0.4.0", "duplicate")]
+)
 def test_a_yaml_is_read_with_its_gpus_and_its_update_where_the_tag_heeds_it(tmp_path, mode, tag, verdict):
     (tmp_path / "t.yaml").write_text(OLD.replace("MODE", mode))
     found = plan(str(tmp_path / "t.yaml"), "--areal", tag)
@@ -137,9 +171,18 @@ def test_a_folder_is_one_table_and_names_what_it_left_out(tmp_path):
     assert [line.partition(":")[0] for line in found["left_out"]] == ["c.yaml", "d.yaml"] and "line 2" in found["left_out"][1]
     run(str(tmp_path), "--areal", "v1.0.0", "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
-    assert "1 of 2 allocations healthy, 1 file not read</h1>" in page and "a.yaml: trainer and engine share one GPU" in page and "c.yaml" in page and "not read" in page
+    assert (
+        "1 of 2 allocations healthy, 1 file not read</h1>" in page
+        and "a.yaml: trainer and engine share one GPU" in page
+        and "c.yaml" in page
+        and "not read" in page
+    )
     text = run(str(tmp_path), "--areal", "v1.0.0")
-    assert "verdict: broken (exit code 3)" in text.stdout and any("is MODE" in e for e in found["plans"][0]["evidence"]) and text.returncode == 3
+    assert (
+        "verdict: broken (exit code 3)" in text.stdout
+        and any("is MODE" in e for e in found["plans"][0]["evidence"])
+        and text.returncode == 3
+    )
     assert run(str(tmp_path / "deep"), "--areal", "v1.0.0").returncode == 0
 
 
@@ -149,7 +192,11 @@ def test_what_could_not_be_read_is_not_clean_and_the_files_of_others_are(tmp_pat
     assert run(str(tmp_path), "--areal", "v1.0.0").returncode == 0
     (tmp_path / "c.yaml").symlink_to("nowhere.yaml")
     done = run(str(tmp_path), "--areal", "v1.0.0")
-    assert done.returncode == 4 and "verdict: unknown (exit code 4): 1 of 1 allocation healthy, 1 file not read" in done.stdout and "not read: c.yaml" in done.stdout
+    assert (
+        done.returncode == 4
+        and "verdict: unknown (exit code 4): 1 of 1 allocation healthy, 1 file not read" in done.stdout
+        and "not read: c.yaml" in done.stdout
+    )
     assert plan(str(tmp_path), "--areal", "v1.0.0")["exit_code"] == 4
     assert "passed over: b.yaml: no known allocation" in done.stdout and done.stdout.count("not read: ") == 1, "as many as the verdict says"
     os.mkfifo(tmp_path / "p.yaml")
@@ -166,7 +213,9 @@ def test_a_folder_that_may_not_be_entered_is_named_and_is_not_clean(tmp_path, ca
     answers = [_answer(tmp_path, capsys)]
     (tmp_path / "shut").chmod(0o101)  # may be entered, but not listed
     (tmp_path / "named").chmod(0o404)  # listed, but nothing in it may be opened
-    closed = [(p, p.stat().st_mode) for p in (tmp_path, *tmp_path.parents) if p.stat().st_uid == os.getuid() and p.stat().st_mode & 0o055 != 0o055]
+    closed = [
+        (p, p.stat().st_mode) for p in (tmp_path, *tmp_path.parents) if p.stat().st_uid == os.getuid() and p.stat().st_mode & 0o055 != 0o055
+    ]
     try:
         for folder, mode in closed:
             folder.chmod(mode | 0o055)
@@ -210,7 +259,22 @@ def test_a_command_line_overrides_the_yaml_that_it_names(tmp_path):
     assert (found["allocation"], found["gpus"], found["verdict"]) == ("sglang:d1+fsdp:d1", 2, "clean")
 
 
-@pytest.mark.parametrize("text", ["a: &a [*a]", "x: !!python/object/apply:os.system [touch OWNED]", "{" * 5000, "[" * 20000, "a: " + "9" * 10000, "? [x]\n: 1", "&a " * 2000, "- 1", "\x00", "a: *b", "allocation_mode: [1, 2]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [*a]",
+        "x: !!python/object/apply:os.system [touch OWNED]",
+        "{" * 5000,
+        "[" * 20000,
+        "a: " + "9" * 10000,
+        "? [x]\n: 1",
+        "&a " * 2000,
+        "- 1",
+        "\x00",
+        "a: *b",
+        "allocation_mode: [1, 2]",
+    ],
+)
 def test_a_hostile_yaml_is_a_reason_or_nothing_and_runs_nothing(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with contextlib.suppress(ValueError):
@@ -302,36 +366,105 @@ def test_flags_are_read_however_they_are_written(flags):
     spaced = " ".join(f"--{n} {v}" for n, v in flags.items())
     equals = " \\\n".join(f"--{n.replace('_', '-')}={v}" for n, v in flags.items())
     wanted = {n.strip("-"): (str(v),) for n, v in flags.items()}
-    for form in (f"python t.py {spaced}", f"X=1 python t.py {equals}", "V=7\npython t.py " + " ".join(f"--{n}={v}" for n, v in flags.items())):
+    for form in (
+        f"python t.py {spaced}",
+        f"X=1 python t.py {equals}",
+        "V=7\npython t.py " + " ".join(f"--{n}={v}" for n, v in flags.items()),
+    ):
         assert {n.strip("-"): v for c in read_script(form).commands for n, v in c.flags.items()} == wanted
 
 
 # ---- other frameworks --------------------------------------------------------------------------------------------------------------
 
-SERVE = "CUDA_VISIBLE_DEVICES={} trl vllm-serve --tensor-parallel-size 1 &\nexport CUDA_VISIBLE_DEVICES={}\naccelerate launch --num_processes {} t.py --use_vllm true --vllm_mode server\n"
-RAY = "python3 -m openrlhf.cli.train_ppo_ray --advantage_estimator reinforce --actor_num_gpus_per_node 4 --ref_num_gpus_per_node 4 --vllm_num_engines 2 --vllm_tensor_parallel_size 2 "
-DOTS = "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator reinforce --actor.num_gpus_per_node 4 --ref.num_gpus_per_node 4 --vllm.num_engines 2 --vllm.tensor_parallel_size 2 "
+SERVE = (
+    "CUDA_VISIBLE_DEVICES={} trl vllm-serve --tensor-parallel-size 1 &\nexport CUDA_VISIBLE_DEVICES={}\naccelerate launch --num_processes"
+    " {} t.py --use_vllm true --vllm_mode server\n"
+)
+RAY = (
+    "python3 -m openrlhf.cli.train_ppo_ray --advantage_estimator reinforce --actor_num_gpus_per_node 4 --ref_num_gpus_per_node 4"
+    " --vllm_num_engines 2 --vllm_tensor_parallel_size 2 "
+)
+DOTS = (
+    "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator reinforce --actor.num_gpus_per_node 4 --ref.num_gpus_per_node 4"
+    " --vllm.num_engines 2 --vllm.tensor_parallel_size 2 "
+)
 
 
-@pytest.mark.parametrize("text, gpus, framework, verdict, update", [
-    (SERVE.format(0, "1,2", 2), 3, "trl", "clean", [0, 1]), (SERVE.format(0, "0,1", 2), 2, "trl", "duplicate", [0, 0]), (SERVE.format(1, "0,1", 2), 2, "trl", "oversubscribed", [1, 0]),
-    (SERVE.format(0, "1", 2), 2, "trl", "zero-visible", [0, 1]), ("accelerate launch --num_processes 2 t.py --use_vllm true --vllm_mode colocate", 2, "trl", "clean", []),
-    (SERVE.format(0, "7", 1), 2, "trl", "zero-visible", []), (SERVE.format(0, "1,1", 1), 2, "trl", "zero-visible", []), (SERVE.format(9, "0", 1), 2, "trl", "zero-visible", []),
-    (RAY + "--colocate_all_models", 4, "openrlhf", "clean", []), (RAY, 12, "openrlhf", "clean", [0, 8, 9, 10, 11]), (RAY, 8, "openrlhf", "oversubscribed", [0, None, None, None, None]),
-    (RAY + "--colocate_actor_ref", 8, "openrlhf", "clean", [0, 4, 5, 6, 7]), (RAY + "--colocate_all_models --async_train", 4, "openrlhf", "oversubscribed", [0, None, None, None, None]),
-    (DOTS + "--train.colocate_all", 4, "openrlhf", "clean", []), (DOTS + "--vllm.sync_backend gloo --vllm.sync_with_ray", 12, "openrlhf", "clean", []),
-    (DOTS + "--vllm.sync_backend gloo", 12, "openrlhf", "clean", [0, 8, 9, 10, 11]), (RAY + "--colocate_all_models --vllm_sync_backend gloo", 4, "openrlhf", "duplicate", [0, 0, 1, 2, 3]),
-    (RAY + "--colocate_all_models --vllm_sync_backend gloo --vllm_sync_with_ray", 4, "openrlhf", "clean", []), (RAY + "--vllm_sync_backend gloo", 12, "openrlhf", "clean", [0, 8, 9, 10, 11]),
-    (DOTS + "--train.colocate_all --vllm.sync_backend gloo", 4, "openrlhf", "duplicate", [0, 0, 1, 2, 3]),
-    (DOTS + "--train.colocate_all --vllm.sync_backend gloo --vllm.sync_with_ray", 4, "openrlhf", "clean", []),
-    ("python open_instruct/grpo_fast.py --num_learners_per_node 1 --vllm_num_engines 1 --single_gpu_mode", 1, "open-instruct", "clean", []),
-    ("python open_instruct/grpo_fast.py --num_learners_per_node 6 2 --vllm_num_engines 4", 12, "open-instruct", "clean", [0, 8, 9, 10, 11]),
-    ("python open_instruct/grpo_fast.py --num_learners_per_node 1 --vllm_num_engines 1", 1, "open-instruct", "oversubscribed", [0, None]),
-    ("python3 -m verl_tool.trainer.main_ppo trainer.n_gpus_per_node=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2", 4, "verl", "clean", []),
-    ("python3 -m verl.trainer.main config=a.yaml worker.rollout.tensor_parallel_size=4 trainer.n_gpus_per_node=4", 4, "verl", "clean", []),
-    ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2", 4, "verl", "clean", []),
-    ("python3 -m recipe.one_step_off_policy.main_ppo trainer.n_gpus_per_node=2 rollout.n_gpus_per_node=2", 4, "verl", "clean", [0, 2, 3]),
-])
+@pytest.mark.parametrize(
+    "text, gpus, framework, verdict, update",
+    [
+        (SERVE.format(0, "1,2", 2), 3, "trl", "clean", [0, 1]),
+        (SERVE.format(0, "0,1", 2), 2, "trl", "duplicate", [0, 0]),
+        (SERVE.format(1, "0,1", 2), 2, "trl", "oversubscribed", [1, 0]),
+        (SERVE.format(0, "1", 2), 2, "trl", "zero-visible", [0, 1]),
+        ("accelerate launch --num_processes 2 t.py --use_vllm true --vllm_mode colocate", 2, "trl", "clean", []),
+        (SERVE.format(0, "7", 1), 2, "trl", "zero-visible", []),
+        (SERVE.format(0, "1,1", 1), 2, "trl", "zero-visible", []),
+        (SERVE.format(9, "0", 1), 2, "trl", "zero-visible", []),
+        (RAY + "--colocate_all_models", 4, "openrlhf", "clean", []),
+        (RAY, 12, "openrlhf", "clean", [0, 8, 9, 10, 11]),
+        (RAY, 8, "openrlhf", "oversubscribed", [0, None, None, None, None]),
+        (RAY + "--colocate_actor_ref", 8, "openrlhf", "clean", [0, 4, 5, 6, 7]),
+        (RAY + "--colocate_all_models --async_train", 4, "openrlhf", "oversubscribed", [0, None, None, None, None]),
+        (DOTS + "--train.colocate_all", 4, "openrlhf", "clean", []),
+        (DOTS + "--vllm.sync_backend gloo --vllm.sync_with_ray", 12, "openrlhf", "clean", []),
+        (DOTS + "--vllm.sync_backend gloo", 12, "openrlhf", "clean", [0, 8, 9, 10, 11]),
+        (RAY + "--colocate_all_models --vllm_sync_backend gloo", 4, "openrlhf", "duplicate", [0, 0, 1, 2, 3]),
+        (RAY + "--colocate_all_models --vllm_sync_backend gloo --vllm_sync_with_ray", 4, "openrlhf", "clean", []),
+        (RAY + "--vllm_sync_backend gloo", 12, "openrlhf", "clean", [0, 8, 9, 10, 11]),
+        (DOTS + "--train.colocate_all --vllm.sync_backend gloo", 4, "openrlhf", "duplicate", [0, 0, 1, 2, 3]),
+        (DOTS + "--train.colocate_all --vllm.sync_backend gloo --vllm.sync_with_ray", 4, "openrlhf", "clean", []),
+        (
+            "python open_instruct/grpo_fast.py --num_learners_per_node 1 --vllm_num_engines 1 --single_gpu_mode",
+            1,
+            "open-instruct",
+            "clean",
+            [],
+        ),
+        (
+            "python open_instruct/grpo_fast.py --num_learners_per_node 6 2 --vllm_num_engines 4",
+            12,
+            "open-instruct",
+            "clean",
+            [0, 8, 9, 10, 11],
+        ),
+        (
+            "python open_instruct/grpo_fast.py --num_learners_per_node 1 --vllm_num_engines 1",
+            1,
+            "open-instruct",
+            "oversubscribed",
+            [0, None],
+        ),
+        (
+            "python3 -m verl_tool.trainer.main_ppo trainer.n_gpus_per_node=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+            4,
+            "verl",
+            "clean",
+            [],
+        ),
+        (
+            "python3 -m verl.trainer.main config=a.yaml worker.rollout.tensor_parallel_size=4 trainer.n_gpus_per_node=4",
+            4,
+            "verl",
+            "clean",
+            [],
+        ),
+        (
+            "python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+            4,
+            "verl",
+            "clean",
+            [],
+        ),
+        (
+            "python3 -m recipe.one_step_off_policy.main_ppo trainer.n_gpus_per_node=2 rollout.n_gpus_per_node=2",
+            4,
+            "verl",
+            "clean",
+            [0, 2, 3],
+        ),
+    ],
+)
 def test_the_flags_that_decide_groups_are_read_as_the_frameworks_do(text, gpus, framework, verdict, update, tmp_path):
     (tmp_path / "go.sbatch").write_text("#!/bin/bash\nset -e\n" + text)
     found = plan(str(tmp_path / "go.sbatch"), "--gpus", str(gpus))
@@ -347,7 +480,9 @@ def test_a_kl_coefficient_decides_on_the_reference_model_and_one_that_is_no_numb
         assert plan(line, "--gpus", "12")["total_gpus"] == ranks
     else:
         done = run(line, "--gpus", "12")
-        assert done.returncode == 2 and done.stderr.splitlines() == [f"nccl-runbook: init_kl_coef is '{value}', which cannot be resolved to a number"]
+        assert done.returncode == 2 and done.stderr.splitlines() == [
+            f"nccl-runbook: init_kl_coef is '{value}', which cannot be resolved to a number"
+        ]
 
 
 def test_sizes_that_openrlhf_refuses_are_said_so():
@@ -357,22 +492,44 @@ def test_sizes_that_openrlhf_refuses_are_said_so():
     assert not any("refuses this" in line for line in plan(RAY + "--colocate_actor_ref", "--gpus", "8")["evidence"])
 
 
-@pytest.mark.parametrize("text, said", [
-    (RAY + "--colocate_all_models --ref_num_nodes 2 --ref_num_gpus_per_node 2", "1x4 must equal 2x2"),
-    (DOTS + "--train.colocate_all --train.async_enable --vllm.enable_sleep", "sleep mode"),
-    (RAY + "--advantage_estimator gae --critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 1", "critic and reward"),
-    ("accelerate launch --num_processes 4 t.py --use_vllm true --vllm_mode colocate --vllm_tensor_parallel_size 3", "does not divide 4"),
-    ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.data_parallel_size=3", "multiple of 6"),
-    ("python3 -m verl.trainer.main trainer.n_gpus_per_node=8 worker.rollout.tensor_parallel_size=3", "multiple of 3"),
-    ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.pipeline_model_parallel_size=3", "multiple of 6")])
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (RAY + "--colocate_all_models --ref_num_nodes 2 --ref_num_gpus_per_node 2", "1x4 must equal 2x2"),
+        (DOTS + "--train.colocate_all --train.async_enable --vllm.enable_sleep", "sleep mode"),
+        (
+            RAY
+            + "--advantage_estimator gae --critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2"
+            " --reward_num_gpus_per_node 1",
+            "critic and reward",
+        ),
+        (
+            "accelerate launch --num_processes 4 t.py --use_vllm true --vllm_mode colocate --vllm_tensor_parallel_size 3",
+            "does not divide 4",
+        ),
+        ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.data_parallel_size=3", "multiple of 6"),
+        ("python3 -m verl.trainer.main trainer.n_gpus_per_node=8 worker.rollout.tensor_parallel_size=3", "multiple of 3"),
+        (
+            "python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.pipeline_model_parallel_size=3",
+            "multiple of 6",
+        ),
+    ],
+)
 def test_what_a_framework_asserts_before_it_starts_is_refused(text, said):
     refused = plan(text, "--gpus", "16")
     assert refused["verdict"] == "refused" and said in refused["evidence"][0], refused["evidence"]
 
 
 def test_what_it_does_not_assert_is_not_refused():
-    shared = "--advantage_estimator gae --critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 2"
-    fine = [RAY + shared, RAY + "--vllm_enable_sleep --async_train", "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.data_parallel_size=4"]
+    shared = (
+        "--advantage_estimator gae --critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2"
+        " --reward_num_gpus_per_node 2"
+    )
+    fine = [
+        RAY + shared,
+        RAY + "--vllm_enable_sleep --async_train",
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.data_parallel_size=4",
+    ]
     assert [plan(text, "--gpus", "16")["verdict"] for text in fine] == ["clean"] * 3
 
 
@@ -385,25 +542,53 @@ def test_a_server_alone_meets_nobody_that_is_known():
 def test_a_slip_in_a_flag_that_places_ranks_is_named_and_other_flags_are_nobodys_business():
     found = plan(RAY + "--colocate_all_models --vllm_num_engine 2 --micro_train_batch_size_per_gpu 4 --eval_num_gpus 2", "--gpus", "4")
     assert [e.partition(":")[0] for e in found["evidence"] if "not in our table" in e] == ["--vllm_num_engine"]
-    assert not any("not known" in e for e in plan("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4")["evidence"])
+    assert not any(
+        "not known" in e
+        for e in plan("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4")[
+            "evidence"
+        ]
+    )
 
 
-ASYNC = "python3 -m verl.experimental.fully_async_policy.fully_async_main trainer.nnodes={} trainer.n_gpus_per_node={} rollout.nnodes={} rollout.n_gpus_per_node={}"
+ASYNC = (
+    "python3 -m verl.experimental.fully_async_policy.fully_async_main trainer.nnodes={} trainer.n_gpus_per_node={} rollout.nnodes={}"
+    " rollout.n_gpus_per_node={}"
+)
 FAST = "python open_instruct/grpo_fast.py --num_learners_per_node {} --vllm_num_engines {}"
 SLURM = "#!/bin/bash\n#SBATCH --nodes={}\n#SBATCH --gres=gpu:h100:8\n"
 
 
-@pytest.mark.parametrize("text, nodes, verdict", [
-    (ASYNC.format(1, 8, 2, 8), 3, "clean"), (ASYNC.format(1, 8, 1, 8), 2, "clean"), (ASYNC.format(12, 8, 4, 8), 16, "clean"), (ASYNC.format(1, 6, 1, 2), 1, "clean"),
-    (ASYNC.format(1, 6, 1, 4), 1, "oversubscribed"), (SLURM.format(2) + ASYNC.format(2, 8, 1, 8), 2, "oversubscribed"), (SLURM.format(3) + ASYNC.format(2, 8, 1, 8), 3, "clean"),
-    (SLURM.format(4) + "python3 -m verl.trainer.main_ppo trainer.nnodes=$SLURM_NNODES trainer.n_gpus_per_node=${SLURM_GPUS_ON_NODE}", 4, "clean"),
-    ("GPUS=8\nROLL=2\nTRAIN=$((GPUS - ROLL))\n" + ASYNC.format(1, "${TRAIN}", 1, "$ROLL"), 1, "clean"),
-    ("python mason.py --num_nodes 2 --gpus 8 -- " + FAST.format(8, 8), 2, "clean"), ("python mason.py --num_nodes 1 --gpus 8 -- " + FAST.format(8, 8), 1, "oversubscribed"),
-    (FAST.format("8 8", 8), 3, "clean"), (FAST.format(8, 8), 1, "oversubscribed"), (SLURM.format(2) + FAST.format(8, 8), 2, "clean"),
-    (SLURM.format(2) + RAY.replace("node 4", "node 8").replace("reinforce", "gae"), 2, "oversubscribed"), (SLURM.format(4) + RAY.replace("node 4", "node 8").replace("reinforce", "gae"), 4, "clean"),
-    (SLURM.format(2) + 'srun --nodes=1 bash -c \\\n"ray job submit --runtime-env-json=\'{\\"a\\": \\"b\\"}\' \\\n -- ' + RAY + '"', 2, "clean"),
-    (SLURM.format(2) + "srun bash -c '\n" + RAY + "\n'\n", 2, "clean"),
-])
+@pytest.mark.parametrize(
+    "text, nodes, verdict",
+    [
+        (ASYNC.format(1, 8, 2, 8), 3, "clean"),
+        (ASYNC.format(1, 8, 1, 8), 2, "clean"),
+        (ASYNC.format(12, 8, 4, 8), 16, "clean"),
+        (ASYNC.format(1, 6, 1, 2), 1, "clean"),
+        (ASYNC.format(1, 6, 1, 4), 1, "oversubscribed"),
+        (SLURM.format(2) + ASYNC.format(2, 8, 1, 8), 2, "oversubscribed"),
+        (SLURM.format(3) + ASYNC.format(2, 8, 1, 8), 3, "clean"),
+        (
+            SLURM.format(4) + "python3 -m verl.trainer.main_ppo trainer.nnodes=$SLURM_NNODES trainer.n_gpus_per_node=${SLURM_GPUS_ON_NODE}",
+            4,
+            "clean",
+        ),
+        ("GPUS=8\nROLL=2\nTRAIN=$((GPUS - ROLL))\n" + ASYNC.format(1, "${TRAIN}", 1, "$ROLL"), 1, "clean"),
+        ("python mason.py --num_nodes 2 --gpus 8 -- " + FAST.format(8, 8), 2, "clean"),
+        ("python mason.py --num_nodes 1 --gpus 8 -- " + FAST.format(8, 8), 1, "oversubscribed"),
+        (FAST.format("8 8", 8), 3, "clean"),
+        (FAST.format(8, 8), 1, "oversubscribed"),
+        (SLURM.format(2) + FAST.format(8, 8), 2, "clean"),
+        (SLURM.format(2) + RAY.replace("node 4", "node 8").replace("reinforce", "gae"), 2, "oversubscribed"),
+        (SLURM.format(4) + RAY.replace("node 4", "node 8").replace("reinforce", "gae"), 4, "clean"),
+        (
+            SLURM.format(2) + 'srun --nodes=1 bash -c \\\n"ray job submit --runtime-env-json=\'{\\"a\\": \\"b\\"}\' \\\n -- ' + RAY + '"',
+            2,
+            "clean",
+        ),
+        (SLURM.format(2) + "srun bash -c '\n" + RAY + "\n'\n", 2, "clean"),
+    ],
+)
 def test_the_size_of_a_job_is_what_its_script_says(text, nodes, verdict, tmp_path):
     (tmp_path / "go.sbatch").write_text(text)
     found = plan(str(tmp_path / "go.sbatch"), "--gpus", "8")
@@ -419,17 +604,38 @@ def test_defaults_alone_are_no_plan():
 def test_a_critic_that_nobody_named_needs_gpus():
     line = RAY.replace("reinforce", "gae") + "--critic_num_gpus_per_node 4 "
     assert [c["name"] for c in plan(line, "--gpus", "16")["components"]] == ["actor", "ref", "critic", "vllm"]
-    assert plan(line, "--gpus", "12")["verdict"] == "oversubscribed" and plan(line.replace("gae", "rloo"), "--gpus", "12")["verdict"] == "clean"
+    assert (
+        plan(line, "--gpus", "12")["verdict"] == "oversubscribed"
+        and plan(line.replace("gae", "rloo"), "--gpus", "12")["verdict"] == "clean"
+    )
 
 
-@pytest.mark.parametrize("text, gpus, ranks, verdict", [
-    ("CUDA_VISIBLE_DEVICES=0 trl vllm-serve &\nCUDA_VISIBLE_DEVICES=1,2,3 accelerate launch t.py --use_vllm true --vllm_mode server", 4, 3, "clean"),
-    ("accelerate launch t.py --use_vllm true --vllm_mode colocate", 4, 4, "clean"), ("python t.py --use_vllm true --vllm_mode colocate", 4, 1, "clean"),
-    ("torchrun --nproc_per_node 8 --nnodes 2 t.py --use_vllm true --vllm_mode colocate", 8, 8, "clean"),
-    ("accelerate launch --num_machines 2 --num_processes 16 t.py --use_vllm true --vllm_mode colocate", 8, 8, "clean"),
-    ("accelerate launch --config_file two.yaml t.py --use_vllm true --vllm_mode colocate", 2, 2, "clean"),
-    ("#SBATCH --nodes=2\nsrun -N1 trl vllm-serve --tensor_parallel_size 8 &\nsrun -N1 accelerate launch --num_processes 8 t.py --use_vllm true --vllm_mode server", 8, 4, "clean"),
-    ("trl vllm-serve &\naccelerate launch t.py --use_vllm true --vllm_mode server", 2, 2, "duplicate")])
+@pytest.mark.parametrize(
+    "text, gpus, ranks, verdict",
+    [
+        (
+            "CUDA_VISIBLE_DEVICES=0 trl vllm-serve &\nCUDA_VISIBLE_DEVICES=1,2,3 accelerate launch t.py --use_vllm true --vllm_mode server",
+            4,
+            3,
+            "clean",
+        ),
+        ("accelerate launch t.py --use_vllm true --vllm_mode colocate", 4, 4, "clean"),
+        ("python t.py --use_vllm true --vllm_mode colocate", 4, 1, "clean"),
+        ("torchrun --nproc_per_node 8 --nnodes 2 t.py --use_vllm true --vllm_mode colocate", 8, 8, "clean"),
+        ("accelerate launch --num_machines 2 --num_processes 16 t.py --use_vllm true --vllm_mode colocate", 8, 8, "clean"),
+        ("accelerate launch --config_file two.yaml t.py --use_vllm true --vllm_mode colocate", 2, 2, "clean"),
+        (
+            (
+                "#SBATCH --nodes=2\nsrun -N1 trl vllm-serve --tensor_parallel_size 8 &\nsrun -N1 accelerate launch --num_processes 8 t.py"
+                " --use_vllm true --vllm_mode server"
+            ),
+            8,
+            4,
+            "clean",
+        ),
+        ("trl vllm-serve &\naccelerate launch t.py --use_vllm true --vllm_mode server", 2, 2, "duplicate"),
+    ],
+)
 def test_accelerate_starts_what_it_was_told_or_a_process_for_each_gpu(text, gpus, ranks, verdict, tmp_path):
     (tmp_path / "two.yaml").write_text("num_machines: 1\nnum_processes: 2\n")
     (tmp_path / "go.sh").write_text(text)
@@ -448,7 +654,11 @@ def test_an_engine_beside_the_rollout_needs_gpus_and_gets_no_weights(tmp_path):
     more = NEW.replace("GPUS", "4").replace("KL", "0.0")
     (tmp_path / "t.yaml").write_text(more + 'judge_engine: {backend: "sglang:d1"}\nwandb: {backend: local}\n')
     found = plan(str(tmp_path / "t.yaml"))
-    assert (found["verdict"], [c["name"] for c in found["components"]], found["total_gpus"]) == ("oversubscribed", ["rollout", "actor", "judge_engine"], 5)
+    assert (found["verdict"], [c["name"] for c in found["components"]], found["total_gpus"]) == (
+        "oversubscribed",
+        ["rollout", "actor", "judge_engine"],
+        5,
+    )
     assert {r["role"] for g in found["groups"] if g["name"] == "weight-update" for r in g["ranks"]} == {"actor", "rollout"}
 
 
@@ -461,16 +671,27 @@ def test_a_configuration_of_realhf_is_read_as_long_as_its_tag_holds_it(tag, verd
 
 # ---- the GPUs of this machine ------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("line, bus", [
-    ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000", "0000:01:00.0"), ("both on CUDA device 60", "0000:00:06.0"), ("both on CUDA device 104c000", "0010:4c:00.0"),
-    ("out of memory on CUDA device 0", ""), ("cudaDev 0 nvmlDev 0 busId 60", "")])
+
+@pytest.mark.parametrize(
+    "line, bus",
+    [
+        ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000", "0000:01:00.0"),
+        ("both on CUDA device 60", "0000:00:06.0"),
+        ("both on CUDA device 104c000", "0010:4c:00.0"),
+        ("out of memory on CUDA device 0", ""),
+        ("cudaDev 0 nvmlDev 0 busId 60", ""),
+    ],
+)
 def test_the_device_of_ncclss_message_is_a_bus_id_in_hexadecimal(line, bus):
     assert bus_of_message(line) == bus
 
 
 def test_a_log_with_the_message_is_told_with_its_bus(tmp_path):
     for device, bus in (("1000", "0000:01:00.0"), ("0 (torch)", None)):
-        (tmp_path / "a.log").write_text(f"h:1:1 [0] init.cc:943 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 {'both' if bus else 'run'} on CUDA device {device}\n")
+        (tmp_path / "a.log").write_text(
+            f"h:1:1 [0] init.cc:943 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 {'both' if bus else 'run'} on CUDA device"
+            f" {device}\n"
+        )
         done = read_cli("triage", tmp_path / "a.log")
         assert (f"bus id, {bus}." in done.stdout) == bool(bus) and ("PCI bus id" in done.stdout) == bool(bus)
 
@@ -479,13 +700,25 @@ def test_a_log_with_the_message_is_told_with_its_bus(tmp_path):
 @given(st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
 def test_every_bus_id_survives_nccl_s_way_of_printing_it(domain, bus, device, function):
     text = f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
-    assert bus_of_message(f"both on CUDA device {int(text.replace(':', '').replace('.', ''), 16):x}") == text == normal_bus(f"0000{text}".upper())
+    assert (
+        bus_of_message(f"both on CUDA device {int(text.replace(':', '').replace('.', ''), 16):x}")
+        == text
+        == normal_bus(f"0000{text}".upper())
+    )
 
 
-@pytest.mark.parametrize("seen, kinds", [
-    ([("GPU-1", "0000:01:00.0"), ("GPU-2", "0000:02:00.0")], []), ([("GPU-1", "0000:01:00.0"), ("GPU-1", "0000:01:00.0")], ["shared"]),
-    ([("GPU-1", "0000:01:00.0"), ("GPU-2", "00000000:01:00.0")], ["bus-id-collision"]), ([("MIG-1", "0000:01:00.0"), ("MIG-2", "0000:01:00.0")], ["slices"]),
-    ([("MIG-1", "0000:01:00.0"), ("MIG-1", "0000:01:00.0")], ["shared"]), ([("", ""), ("", "")], []), ([("GPU-1", ""), ("GPU-2", "")], [])])
+@pytest.mark.parametrize(
+    "seen, kinds",
+    [
+        ([("GPU-1", "0000:01:00.0"), ("GPU-2", "0000:02:00.0")], []),
+        ([("GPU-1", "0000:01:00.0"), ("GPU-1", "0000:01:00.0")], ["shared"]),
+        ([("GPU-1", "0000:01:00.0"), ("GPU-2", "00000000:01:00.0")], ["bus-id-collision"]),
+        ([("MIG-1", "0000:01:00.0"), ("MIG-2", "0000:01:00.0")], ["slices"]),
+        ([("MIG-1", "0000:01:00.0"), ("MIG-1", "0000:01:00.0")], ["shared"]),
+        ([("", ""), ("", "")], []),
+        ([("GPU-1", ""), ("GPU-2", "")], []),
+    ],
+)
 def test_uuids_decide_and_bus_ids_only_tell_why_an_old_nccl_refuses(seen, kinds):
     assert [c.kind for c in clashes([Identity(i, uuid, bus) for i, (uuid, bus) in enumerate(seen)])] == kinds
 
@@ -497,7 +730,9 @@ def test_every_clash_of_a_group_is_a_finding_with_a_remedy_and_the_inference_ran
     assert [(f.id, f.cause, bool(f.remedy)) for f in found] == [("devices-slices", "vgpu-or-mig-unsupported", True)]
 
 
-@pytest.mark.parametrize("scenario, string, code, said", [("healthy", "sglang:d1+fsdp:d1", 0, []), ("same-bus-id", "sglang:d1+fsdp:d1", 3, ["bus id"])])
+@pytest.mark.parametrize(
+    "scenario, string, code, said", [("healthy", "sglang:d1+fsdp:d1", 0, []), ("same-bus-id", "sglang:d1+fsdp:d1", 3, ["bus id"])]
+)
 def test_the_planned_gpus_are_compared_by_uuid_before_nccl_starts(scenario, string, code, said):
     with fake_nvml(scenario):
         found = plan(string, "--check-devices")
@@ -514,31 +749,59 @@ def test_a_launch_of_verl_tells_its_own_number_of_nodes():
     said = "python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 {} actor_rollout_ref.rollout.tensor_model_parallel_size=4"
     assert plan(said.format("trainer.nnodes=2"))["verdict"] == "clean"
     assert plan(said.format("trainer.nnodes=2"), "--nodes", "1")["verdict"] != "clean"
-    apart = ("python3 -m verl.experimental.one_step_off_policy.main_ppo actor_rollout_ref.hybrid_engine=False trainer.n_gpus_per_node=6 trainer.nnodes=1 rollout.n_gpus_per_node=4 "
-             "rollout.nnodes=1 actor_rollout_ref.rollout.tensor_model_parallel_size=2")
+    apart = (
+        "python3 -m verl.experimental.one_step_off_policy.main_ppo actor_rollout_ref.hybrid_engine=False trainer.n_gpus_per_node=6"
+        " trainer.nnodes=1 rollout.n_gpus_per_node=4 rollout.nnodes=1 actor_rollout_ref.rollout.tensor_model_parallel_size=2"
+    )
     assert plan(apart, "--gpus", "8")["verdict"] != "clean"  # two pools of one node are one node
 
 
 def test_no_remedy_names_a_gpu_that_is_not_there():
-    lines = [x for gpus in ("2", "1") for r in plan("accelerate launch --num_processes 2 -m trl.scripts.grpo --use_vllm true --vllm_mode server", "--gpus", gpus)["remedies"] for x in r["lines"]]
-    more = plan("accelerate launch --num_processes 8 -m trl.scripts.grpo --use_vllm true --vllm_mode server", "--gpus", "8", "--nodes", "2")["remedies"]
+    lines = [
+        x
+        for gpus in ("2", "1")
+        for r in plan("accelerate launch --num_processes 2 -m trl.scripts.grpo --use_vllm true --vllm_mode server", "--gpus", gpus)[
+            "remedies"
+        ]
+        for x in r["lines"]
+    ]
+    more = plan(
+        "accelerate launch --num_processes 8 -m trl.scripts.grpo --use_vllm true --vllm_mode server", "--gpus", "8", "--nodes", "2"
+    )["remedies"]
     assert not [x for r in more for x in r["lines"] if ",8 " in x]
-    assert "CUDA_VISIBLE_DEVICES=1 accelerate launch --num_processes 1 ..." in lines and not [x for x in lines if "CUDA_VISIBLE_DEVICES=1," in x or "=,1" in x or "num_processes 0" in x]
+    assert "CUDA_VISIBLE_DEVICES=1 accelerate launch --num_processes 1 ..." in lines and not [
+        x for x in lines if "CUDA_VISIBLE_DEVICES=1," in x or "=,1" in x or "num_processes 0" in x
+    ]
 
 
 def test_an_allocation_over_two_nodes_is_one_for_ray():
-    assert (plan("sglang:d8+fsdp:d8", "--gpus", "8", "--nodes", "2")["launcher"], plan("sglang:d4+fsdp:d4", "--gpus", "8")["launcher"]) == ("ray", "local")
+    assert (plan("sglang:d8+fsdp:d8", "--gpus", "8", "--nodes", "2")["launcher"], plan("sglang:d4+fsdp:d4", "--gpus", "8")["launcher"]) == (
+        "ray",
+        "local",
+    )
 
 
-@pytest.mark.parametrize("path", ["examples/math", "conf/grpo.py", "../nofolder", "train.py", "~/x", "/my run/grpo.yaml", "./my config.yaml"])
+@pytest.mark.parametrize(
+    "path", ["examples/math", "conf/grpo.py", "../nofolder", "train.py", "~/x", "/my run/grpo.yaml", "./my config.yaml"]
+)
 def test_a_slip_in_a_path_is_no_allocation(path):
     done = run(path, "--gpus", "8")
     assert (done.returncode, done.stdout) == (2, "") and f"there is no file {path}" in done.stderr
 
 
-@pytest.mark.parametrize("text, gpus", [
-    ("#SBATCH --gpus-per-node=8\n", 8), ("#SBATCH --gpus-per-node=h100:8  # all\n", 8), ("#SBATCH --gres=gpu:8\n", 8), ("#SBATCH --gres=gpu:a100:8\n#SBATCH --time=1\n", 8),
-    ("#SBATCH -N 2\n#SBATCH --gpus=16\n", 8), ("#SBATCH -N2 -G 16\n", 8), ("python mason.py --num_nodes 2 --gpus 8 -- true\n", 8), ("sbatch --nodes 2 --gpus-per-node 8 x.sh\n", 8)])
+@pytest.mark.parametrize(
+    "text, gpus",
+    [
+        ("#SBATCH --gpus-per-node=8\n", 8),
+        ("#SBATCH --gpus-per-node=h100:8  # all\n", 8),
+        ("#SBATCH --gres=gpu:8\n", 8),
+        ("#SBATCH --gres=gpu:a100:8\n#SBATCH --time=1\n", 8),
+        ("#SBATCH -N 2\n#SBATCH --gpus=16\n", 8),
+        ("#SBATCH -N2 -G 16\n", 8),
+        ("python mason.py --num_nodes 2 --gpus 8 -- true\n", 8),
+        ("sbatch --nodes 2 --gpus-per-node 8 x.sh\n", 8),
+    ],
+)
 def test_the_gpus_of_a_node_are_those_that_a_script_asks_for(text, gpus, tmp_path):
     (tmp_path / "go.sbatch").write_text(text + RAY + "--colocate_all_models")
     assert plan(str(tmp_path / "go.sbatch"))["gpus"] == gpus

@@ -67,8 +67,13 @@ def test_the_stand_in_has_each_value_that_one_call_gives(healthy, field):
     assert len(values) == 4 and all(isinstance(value, str) and not value.startswith("unknown") for value in values)
 
 
-@pytest.mark.parametrize(("scenario", "index", "words"), [
-    ("handle-unknown", 0, "nvmlDeviceGetHandleByIndex(0) failed: Unknown Error"), ("lost", 1, "nvmlDeviceGetHandleByIndex(1) failed: GPU is lost")])
+@pytest.mark.parametrize(
+    ("scenario", "index", "words"),
+    [
+        ("handle-unknown", 0, "nvmlDeviceGetHandleByIndex(0) failed: Unknown Error"),
+        ("lost", 1, "nvmlDeviceGetHandleByIndex(1) failed: GPU is lost"),
+    ],
+)
 def test_one_gpu_that_fails_does_not_hide_the_others(scenario, index, words):
     view = seen(scenario)
     assert view.gpus[index] == Gap("failed", words) and len(view.reached) == 3 and len(view.pairs) == 3
@@ -144,7 +149,10 @@ def test_a_descendant_is_ours_and_another_process_is_the_users_own(tmp_path):
         mine = use("busy", child.pid).gpus[2].owners[0]
         assert mine.is_ours and mine.is_same_user and mine.used_mib == 40213 and mine.kind == "compute"
         # asked from a process that is not its ancestor, the same pid is somebody's job
-        code = "import sys; from nccl_runbook.machine import ask_nvml as nvml; o = nvml.users().gpus[2].owners[0]; sys.exit(10 * o.is_ours + o.is_same_user)"
+        code = (
+            "import sys; from nccl_runbook.machine import ask_nvml as nvml; o = nvml.users().gpus[2].owners[0]; sys.exit(10 * o.is_ours +"
+            " o.is_same_user)"
+        )
         with fake_nvml("busy", child.pid):
             asked = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
         assert asked.returncode == 1
@@ -182,7 +190,9 @@ def test_a_rank_reports_surroundings_and_cuda_under_the_engine(tmp_path):
 
 def test_view_runs_by_itself_and_prints_events():
     bare = {k: v for k, v in os.environ.items() if k != "NCCL_RUNBOOK_EVENT_FD"}
-    ran = subprocess.run([sys.executable, str(PACKAGE / "ranks" / "view.py")], env={**bare, "CUDA_VISIBLE_DEVICES": "7"}, capture_output=True)
+    ran = subprocess.run(
+        [sys.executable, str(PACKAGE / "ranks" / "view.py")], env={**bare, "CUDA_VISIBLE_DEVICES": "7"}, capture_output=True
+    )
     events = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [e["event"] for e in events] == ["surroundings", "cuda"] and ran.returncode == 0
     assert events[0]["variables"]["CUDA_VISIBLE_DEVICES"] == "7"
@@ -233,7 +243,8 @@ def test_the_drivers_error_is_told_with_code_name_and_text(tmp_path):
     assert re.fullmatch(r"\('cuInit: .*\b802 CUDA_ERROR_SYSTEM_NOT_READY: system .*', None\)", said)
 
 
-# maps a library of the driver's name and then a file whose name is no UTF-8; the kernel cuts a process's name after 15 bytes, also within a letter
+# maps a library of the driver's name and then a file whose name is no UTF-8; the kernel cuts a process's name after 15 bytes, also
+# within a letter
 NO_UTF8 = """import ctypes, mmap, os, sys
 for name in (b"libcuda.so.1", b"caf\\xe9.bin"):
     open(name, "wb").write(b"x" * 4096)

@@ -28,14 +28,25 @@ ONE_LINE = [shape for shape in SHAPES if "\n" not in shape]
 CANARY = re.compile("canary", re.I)
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEcanary0001\nRuntimeErrorcanary=\n-----END RSA PRIVATE KEY-----\n"
 KNOWN = "node0:1:1 [0] NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"
-PREFIXES = ("[rank0]: RuntimeError: NCCL error: ", "[rank1]: ERROR ", "[rank2]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank 2] Watchdog caught ",
-            f"{KNOWN} ", "step 12 loss 0.1 ")
+PREFIXES = (
+    "[rank0]: RuntimeError: NCCL error: ",
+    "[rank1]: ERROR ",
+    "[rank2]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank 2] Watchdog caught ",
+    f"{KNOWN} ",
+    "step 12 loss 0.1 ",
+)
 
 
 def log(folder: Path) -> Path:
     path = folder / "job.log"
     lines = [f"{prefix}{shape}" for shape in ONE_LINE for prefix in PREFIXES] + SHAPES
-    path.write_text("\n".join(lines).replace("MIIEvQIBADANcanary", "") + "\n" + KEY + "\n".join(f"[rank{i}]: {s}" for i, s in enumerate(ONE_LINE)) + "\n")
+    path.write_text(
+        "\n".join(lines).replace("MIIEvQIBADANcanary", "")
+        + "\n"
+        + KEY
+        + "\n".join(f"[rank{i}]: {s}" for i, s in enumerate(ONE_LINE))
+        + "\n"
+    )
     return path
 
 
@@ -56,9 +67,13 @@ def test_triage_shows_none_of_a_log(tmp_path: Path, prefix: str) -> None:
 
 def test_triage_shows_none_of_what_the_reader_types(tmp_path: Path) -> None:
     context = "\n".join(["hangs at the first all_reduce", *SHAPES])
-    (tmp_path / "good.log").write_text("\n".join(f"export NCCL_DEBUG={s}\nNCCL INFO NCCL_IB_HCA set by environment to {s}" for s in ONE_LINE))
+    (tmp_path / "good.log").write_text(
+        "\n".join(f"export NCCL_DEBUG={s}\nNCCL INFO NCCL_IB_HCA set by environment to {s}" for s in ONE_LINE)
+    )
     for more in ((), ("--json",)):
-        ended = read_cli("triage", log(tmp_path), "--context", context, "--against", tmp_path / "good.log", "--html", tmp_path / "page.html", *more)
+        ended = read_cli(
+            "triage", log(tmp_path), "--context", context, "--against", tmp_path / "good.log", "--html", tmp_path / "page.html", *more
+        )
         page = (tmp_path / "page.html").read_text()
         assert leaks(ended.stdout, ended.stderr, page) == [] and ended.returncode in (0, 3, 4)
     assert "Masked on this page: " in page and " x value behind a telling name" in page
@@ -76,8 +91,12 @@ def test_hang_shows_none_of_dumps_stacks_and_logs(tmp_path: Path) -> None:
         if dump:
             path.write_bytes(pickle.dumps(dump, 2))
     log(tmp_path)
-    (tmp_path / "rank7.txt").write_text("Process 12: python train.py " + " ".join(ONE_LINE[:40]) + "\nPython v3.11\n\nThread 12 (active): MainThread\n    "
-                                        + "\n    ".join(f"all_reduce {s} (torch/x.py:1)" for s in ONE_LINE))
+    (tmp_path / "rank7.txt").write_text(
+        "Process 12: python train.py "
+        + " ".join(ONE_LINE[:40])
+        + "\nPython v3.11\n\nThread 12 (active): MainThread\n    "
+        + "\n    ".join(f"all_reduce {s} (torch/x.py:1)" for s in ONE_LINE)
+    )
     for more in ((), ("--json",)):
         ended = read_cli("hang", tmp_path, "--html", tmp_path / "page.html", *more)
         assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == [] and ended.returncode in (0, 3, 4)
@@ -85,8 +104,12 @@ def test_hang_shows_none_of_dumps_stacks_and_logs(tmp_path: Path) -> None:
 
 def test_env_and_plan_show_none_of_a_script(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
-    script.write_text("#!/bin/bash\n" + "\n".join(f"export NCCL_X{i}='{s}'\nexport NCCL_TOPO_FILE=\"{s}\"\n{s}" for i, s in enumerate(SHAPES))
-                      + "\npython3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 " + " ".join(ONE_LINE))
+    script.write_text(
+        "#!/bin/bash\n"
+        + "\n".join(f"export NCCL_X{i}='{s}'\nexport NCCL_TOPO_FILE=\"{s}\"\n{s}" for i, s in enumerate(SHAPES))
+        + "\npython3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 "
+        + " ".join(ONE_LINE)
+    )
     for command in ("env", "plan"):
         for more in ((), ("--json",)):
             ended = read_cli(command, script, "--html", tmp_path / "page.html", *more)
@@ -96,12 +119,34 @@ def test_env_and_plan_show_none_of_a_script(tmp_path: Path) -> None:
 
 def test_a_run_shows_none_in_any_of_its_files(tmp_path: Path) -> None:
     """Notebooks, their pages, records, verdict, logs, and what is printed, also of the surroundings and of the command line."""
-    out, environment = tmp_path / "out", {"RAY_PWD": "canary-hunter2", "MY_API_KEY": "canary-9000", "NCCL_NET_PLUGIN": "glpat-canaryabcdefghij0123",
-                                          "GIT_CRED": "canary & <b>'\"", "SLACK_WEBHOOK": "https://x.example/canary"}
+    out, environment = tmp_path / "out", {
+        "RAY_PWD": "canary-hunter2",
+        "MY_API_KEY": "canary-9000",
+        "NCCL_NET_PLUGIN": "glpat-canaryabcdefghij0123",
+        "GIT_CRED": "canary & <b>'\"",
+        "SLACK_WEBHOOK": "https://x.example/canary",
+    }
     out.mkdir(mode=0o755)
     symptom = "\n".join(["Duplicate GPU detected", *SHAPES])
-    ended = read_cli("run", "--out", out, "--log", log(tmp_path), "--symptom", symptom, "--step", "07-logs", "--step", "02-environment", "--step", "00-start",
-                    "--budget", "90s", env={**os.environ, **environment}, timeout=200)
+    ended = read_cli(
+        "run",
+        "--out",
+        out,
+        "--log",
+        log(tmp_path),
+        "--symptom",
+        symptom,
+        "--step",
+        "07-logs",
+        "--step",
+        "02-environment",
+        "--step",
+        "00-start",
+        "--budget",
+        "90s",
+        env={**os.environ, **environment},
+        timeout=200,
+    )
     files = [path for path in out.rglob("*") if path.is_file()]
     assert {"00-start.ipynb", "07-logs.html", "02-environment.json", "verdict.json", "index.html"} <= {path.name for path in files}
     assert leaks(ended.stdout, ended.stderr) == [] and ended.returncode in (3, 4)
@@ -120,10 +165,20 @@ def planted(value: object, shapes: Iterator[str]) -> object:
 
 def test_a_record_that_somebody_else_wrote_shows_none(tmp_path: Path) -> None:
     """Its texts are masked on the way in: on a page, after escaping, some shapes are none."""
-    (tmp_path / "job.log").write_text("".join(f"[rank{n}]: RuntimeError: NCCL error number {'abcdefghij'[n % 10]} {n}\n" for n in range(len(SHAPES))) + KNOWN + "\n")
+    (tmp_path / "job.log").write_text(
+        "".join(f"[rank{n}]: RuntimeError: NCCL error number {'abcdefghij'[n % 10]} {n}\n" for n in range(len(SHAPES))) + KNOWN + "\n"
+    )
     logs = planted(to_json(messages_read.collect(str(tmp_path / "job.log"), "it hangs")), itertools.cycle(SHAPES))
-    record = {"schema": "nccl-runbook/record/2", "step": "07-logs", "status": "broken", "reason": ONE_LINE[0], "started": "2026-11-30T00:00:00Z", "judged": {"host": ONE_LINE[1]},
-              "facts": {"logs": logs}, "findings": [{"id": "x", "severity": "broken", "title": s, "remedy": [{"who": "you", "text": s, "lines": [s]}]} for s in ONE_LINE]}
+    record = {
+        "schema": "nccl-runbook/record/2",
+        "step": "07-logs",
+        "status": "broken",
+        "reason": ONE_LINE[0],
+        "started": "2026-11-30T00:00:00Z",
+        "judged": {"host": ONE_LINE[1]},
+        "facts": {"logs": logs},
+        "findings": [{"id": "x", "severity": "broken", "title": s, "remedy": [{"who": "you", "text": s, "lines": [s]}]} for s in ONE_LINE],
+    }
     (tmp_path / "r.json").write_text(json.dumps(record))
     assert len(leaks(json.dumps(record))) > len(SHAPES)
     ended = read_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out", "--budget", "90s", timeout=200)
@@ -139,7 +194,9 @@ def test_diagnose_shows_none_of_what_it_is_given(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("#!/bin/bash\n" + "\n".join(f"export NCCL_X{i}='{s}'" for i, s in enumerate(ONE_LINE)) + "\nsrun python3 train.py\n")
     for more in ((), ("--json",)):
-        ended = read_cli("diagnose", log(tmp_path), script, "hangs with " + " ".join(ONE_LINE[:30]), "--html", tmp_path / "page.html", *more)
+        ended = read_cli(
+            "diagnose", log(tmp_path), script, "hangs with " + " ".join(ONE_LINE[:30]), "--html", tmp_path / "page.html", *more
+        )
         assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == [] and ended.returncode in (0, 3, 4)
 
 
@@ -152,7 +209,10 @@ def test_look_shows_none_of_a_record_and_sync_none_of_a_trace(tmp_path: Path) ->
     phases = {f"phase {s}": 1.0 for s in ONE_LINE[:8]}
     event = {"guard": "pause_trace", "rank": 0, "data": phases}
     (tmp_path / "trace.log").write_text("".join(f"{PREFIX}{json.dumps(event)}\n{s}\n" for s in ONE_LINE))
-    for words, codes in ((("look", "--record", tmp_path / "look.json"), (0, 3, 4)), (("sync", "--trace", tmp_path / "trace.log"), (0, 2, 3, 4))):
+    for words, codes in (
+        (("look", "--record", tmp_path / "look.json"), (0, 3, 4)),
+        (("sync", "--trace", tmp_path / "trace.log"), (0, 2, 3, 4)),
+    ):
         for more in ((), ("--json",)):
             ended = read_cli(*words, "--html", tmp_path / "page.html", *more)
             assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == [] and ended.returncode in codes, ended.stderr
@@ -160,7 +220,9 @@ def test_look_shows_none_of_a_record_and_sync_none_of_a_trace(tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", range(0, len(ONE_LINE), 80))
 def test_ab_and_reduce_show_none_of_what_a_command_prints(tmp_path: Path, number: int) -> None:
-    (tmp_path / "said.txt").write_text("\n".join(f"{'x' * (i % 9)} error: {s}" for i, s in enumerate(ONE_LINE[number : number + 80])) + "\n")
+    (tmp_path / "said.txt").write_text(
+        "\n".join(f"{'x' * (i % 9)} error: {s}" for i, s in enumerate(ONE_LINE[number : number + 80])) + "\n"
+    )
     (tmp_path / "b.env").write_text("".join(f"NCCL_X{i}={shlex.quote(s)}\n" for i, s in enumerate(ONE_LINE[number : number + 80])))
     print_it = ("--", "sh", "-c", f"cat {tmp_path / 'said.txt'}; exit 3")
     for more in ((), ("--json",)):
@@ -210,16 +272,29 @@ def test_no_terminal_page_or_document_gets_a_character_that_acts(tmp_path: Path)
     odd = "\u202egnp\u2066\u061c\u200f\x9b31m\x1b]0;PWNED\x07"
     (tmp_path / "job.log").write_text(f"{KNOWN} {odd}\nRuntimeError: {odd}\n")
     (tmp_path / "r.json").write_text(json.dumps({"schema": "nccl-runbook/record/1", "step": odd, "status": "ok", "started": "x"}))
-    calls = [("triage", tmp_path / "job.log", "--context", odd, "--html", tmp_path / "page.html"), ("triage", tmp_path / "job.log", "--json", "--context", odd),
-             ("triage", tmp_path / f"none{odd}"), ("run", "--record", tmp_path / "r.json"), ("run", "--step", odd), ("run", f"--{odd}"), (odd,),
-             ("look", "--record", tmp_path / "r.json"), ("plan", odd), ("env", tmp_path / odd.replace("/", ""))]
-    texts = [text for call in calls for ended in [read_cli(*call)] for text in (ended.stdout, ended.stderr)] + [(tmp_path / "page.html").read_text()]
+    calls = [
+        ("triage", tmp_path / "job.log", "--context", odd, "--html", tmp_path / "page.html"),
+        ("triage", tmp_path / "job.log", "--json", "--context", odd),
+        ("triage", tmp_path / f"none{odd}"),
+        ("run", "--record", tmp_path / "r.json"),
+        ("run", "--step", odd),
+        ("run", f"--{odd}"),
+        (odd,),
+        ("look", "--record", tmp_path / "r.json"),
+        ("plan", odd),
+        ("env", tmp_path / odd.replace("/", "")),
+    ]
+    texts = [text for call in calls for ended in [read_cli(*call)] for text in (ended.stdout, ended.stderr)] + [
+        (tmp_path / "page.html").read_text()
+    ]
     acts = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
     assert [text[max(0, found.start() - 80) : found.end() + 20] for text in texts for found in acts.finditer(text)] == []
 
 
 def test_a_record_with_a_text_of_megabytes_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text(json.dumps({"schema": "nccl-runbook/record/2", "step": "07-logs", "status": "ok", "started": "x", "reason": "x" * 60_000_000}))
+    (tmp_path / "r.json").write_text(
+        json.dumps({"schema": "nccl-runbook/record/2", "step": "07-logs", "status": "ok", "started": "x", "reason": "x" * 60_000_000})
+    )
     ended = run_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out", timeout=15)
     assert ended.returncode == 2 and "MiB" in ended.stderr and not (tmp_path / "out").exists()
 
@@ -242,9 +317,27 @@ def test_no_product_shows_a_secret_of_the_sets_that_were_written_before(tmp_path
     for words in (("triage", job, "--context", symptom, "--json"), ("diagnose", job, script, symptom), ("env", script, "--json")):
         ended = read_cli(*words, "--html", page)
         assert left("\n".join([ended.stdout, ended.stderr, page.read_text()]), values) == [] and ended.returncode in (0, 3, 4), words[0]
-    ended = read_cli("run", "--out", out, "--log", job, "--symptom", symptom, "--step", "07-logs", "--step", "02-environment", "--budget", "300s", env={**os.environ, **given}, timeout=400)
+    ended = read_cli(
+        "run",
+        "--out",
+        out,
+        "--log",
+        job,
+        "--symptom",
+        symptom,
+        "--step",
+        "07-logs",
+        "--step",
+        "02-environment",
+        "--budget",
+        "300s",
+        env={**os.environ, **given},
+        timeout=400,
+    )
     files = {path.name: path.read_text() for path in out.rglob("*") if path.is_file()}
-    assert {"07-logs.ipynb", "07-logs.html", "07-logs.json", "02-environment.json", "verdict.json", "index.html"} <= {*files} and ended.returncode in (3, 4)
+    assert {"07-logs.ipynb", "07-logs.html", "07-logs.json", "02-environment.json", "verdict.json", "index.html"} <= {
+        *files
+    } and ended.returncode in (3, 4)
     assert {name: shown for name, text in {**files, "terminal": ended.stdout + ended.stderr}.items() if (shown := left(text, values))} == {}
 
 
@@ -252,5 +345,7 @@ def test_no_product_shows_a_secret_of_the_sets_that_were_written_before(tmp_path
 def test_what_was_written_before_as_no_secret_is_readable_on_the_page(number: int, tmp_path: Path) -> None:
     lines = [filled(line, random.Random(line))[0] for line in FRESH[number][2].split("\n")]
     (tmp_path / "job.log").write_text("".join(f"[rank{n}]: RuntimeError: NCCL error: {line}\n" for n, line in enumerate(lines)))
-    ended = read_cli("triage", tmp_path / "job.log", "--context", "\n".join(["it hangs", *lines]), "--json", "--html", tmp_path / "page.html")
+    ended = read_cli(
+        "triage", tmp_path / "job.log", "--context", "\n".join(["it hangs", *lines]), "--json", "--html", tmp_path / "page.html"
+    )
     assert ended.returncode in (0, 3, 4) and MASK not in ended.stdout + (tmp_path / "page.html").read_text()

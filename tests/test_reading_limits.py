@@ -1,4 +1,5 @@
-"""What one answer reads: one time, one amount of what is unpacked, and a name for whatever was not read; and waits that end with the budget."""
+"""What one answer reads: one time, one amount of what is unpacked, and a name for whatever was not read; and waits that end with the
+budget."""
 from __future__ import annotations
 
 import gzip
@@ -35,7 +36,8 @@ def archive(path: Path, **members: bytes) -> Path:
 
 
 def test_all_members_and_all_files_share_one_amount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the amount each: what comes after the tenth is not read, and is named. Their time is not the subject: a busy machine has less."""
+    """A tenth of the amount each: what comes after the tenth is not read, and is named. Their time is not the subject: a busy machine
+    has less."""
     monkeypatch.setattr(log_file, "UNPACKED_S", 30.0)
     part = (b"x" * 99 + b"\n") * (log_file.UNPACKED_BYTES // 1000)
     for number in range(2):
@@ -86,7 +88,10 @@ def test_what_stands_behind_a_folder_of_a_plain_tar_is_not_read(tmp_path: Path) 
     assert told == {"rank0.log": WARN}
 
 
-@pytest.mark.parametrize("name", ["overlap.zip", "empties.tar", "folders.tar.gz", "long-name.tar", "long-name.tar.gz", "newlines.gz", "lines.gz", "chain.gz", "cr.gz"])
+@pytest.mark.parametrize(
+    "name",
+    ["overlap.zip", "empties.tar", "folders.tar.gz", "long-name.tar", "long-name.tar.gz", "newlines.gz", "lines.gz", "chain.gz", "cr.gz"],
+)
 def test_a_bomb_takes_two_seconds_of_computing_and_is_named(name: str, tmp_path: Path) -> None:
     path = hostile.made(name, tmp_path)
     seen = []
@@ -94,7 +99,10 @@ def test_a_bomb_takes_two_seconds_of_computing_and_is_named(name: str, tmp_path:
     assert any(f.problem for f in seen[0].files)
 
 
-@given(sizes=st.lists(st.integers(0, 400), max_size=40), kinds=st.lists(st.sampled_from(["packed", "unpacked", "plain"]), min_size=40, max_size=40))
+@given(
+    sizes=st.lists(st.integers(0, 400), max_size=40),
+    kinds=st.lists(st.sampled_from(["packed", "unpacked", "plain"]), min_size=40, max_size=40),
+)
 @settings(max_examples=60, deadline=None)
 def test_no_more_is_read_than_the_limit_allows(sizes: list[int], kinds: list[str]) -> None:
     limit, read_of = Limit(), {"packed": 0, "unpacked": 0, "plain": 0}
@@ -131,7 +139,10 @@ def test_a_typed_name_that_is_not_there_is_refused_alone_and_beside_others(tmp_p
         assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1) and "missing.log" in ended.stderr
 
 
-@pytest.mark.parametrize("arguments", [["triage", "job.log"], ["hang", "job.log"], ["diagnose", "job.log"], ["plan", "fsdp:d1", "--gpus", "1"], ["env", "job.log"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["triage", "job.log"], ["hang", "job.log"], ["diagnose", "job.log"], ["plan", "fsdp:d1", "--gpus", "1"], ["env", "job.log"]],
+)
 def test_a_page_in_a_folder_that_is_not_there_is_refused_and_makes_no_folder(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(DUPLICATE)
     words = [str(tmp_path / w) if w == "job.log" else w for w in arguments]
@@ -145,9 +156,16 @@ def test_a_page_in_a_folder_that_is_not_there_is_refused_and_makes_no_folder(arg
 BAR = "\rEpoch 1:  45%|####      | 450/1000 [00:12<00:15, 36.3it/s, loss=0.5]"
 
 
-@pytest.mark.parametrize("text", [
-    "".join(f"step {n} | loss {n / 7:.4f} | lr 1e-4\n" for n in range(30)), BAR * 30, f"\x1b[32mstart\x1b[0m\n{BAR}{BAR}\n" * 12,
-    "".join(f"{{'loss': {n / 9:.3f}, 'grad_norm': 1.2, 'epoch': {n / 10}}}\n" for n in range(20)), "".join(f"[2026-11-28 10:00:00] iteration {n}/ 500 | lm loss: 2.3E+00 |\n" for n in range(1, 40))])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"step {n} | loss {n / 7:.4f} | lr 1e-4\n" for n in range(30)),
+        BAR * 30,
+        f"\x1b[32mstart\x1b[0m\n{BAR}{BAR}\n" * 12,
+        "".join(f"{{'loss': {n / 9:.3f}, 'grad_norm': 1.2, 'epoch': {n / 10}}}\n" for n in range(20)),
+        "".join(f"[2026-11-28 10:00:00] iteration {n}/ 500 | lm loss: 2.3E+00 |\n" for n in range(1, 40)),
+    ],
+)
 def test_a_log_of_plain_progress_is_a_jobs_log_without_a_fault(text: str, tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(f"Loading\nSeed set to 42\n{text}")
     logs = read.collect([str(tmp_path / "job.log")])
@@ -155,10 +173,17 @@ def test_a_log_of_plain_progress_is_a_jobs_log_without_a_fault(text: str, tmp_pa
     assert read_cli("triage", tmp_path / "job.log").returncode == 4, "as for any log: none proves health"
 
 
-@pytest.mark.parametrize("text", [
-    "step,loss\n" + "".join(f"{n},{n / 7:.3f}\n" for n in range(200)), "".join(f"def step_{n}(loss):\n    return loss * {n}\n" for n in range(40)),
-    "# How to train\n\nStep 1: install.\nStep 2: run.\nYou see `step 10 loss 2.3`.\n" + "".join(f"Step {n}: do it.\n" for n in range(3, 30)), "lorem ipsum 12\n" * 300,
-    "name: x\nsteps: 10\nepochs: 3\n" * 40])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step,loss\n" + "".join(f"{n},{n / 7:.3f}\n" for n in range(200)),
+        "".join(f"def step_{n}(loss):\n    return loss * {n}\n" for n in range(40)),
+        "# How to train\n\nStep 1: install.\nStep 2: run.\nYou see `step 10 loss 2.3`.\n"
+        + "".join(f"Step {n}: do it.\n" for n in range(3, 30)),
+        "lorem ipsum 12\n" * 300,
+        "name: x\nsteps: 10\nepochs: 3\n" * 40,
+    ],
+)
 def test_a_text_of_another_kind_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "text").write_text(text)
     assert read.collect([str(tmp_path / "text")]).foreign

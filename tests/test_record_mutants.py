@@ -20,12 +20,21 @@ from nccl_runbook.messages import read as messages_read
 from warm_cli import read_cli
 
 BOOK = Path(__file__).parents[1] / "notebooks"
-LOG = """n1:10:12 [0] NCCL INFO ncclCommInitRankConfig comm 0x55d1c2a0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 9b000 commId 0x9f1c2b3a4d5e6f70 - Init COMPLETE
-[rank1]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.
+LOG = """n1:10:12 [0] NCCL INFO ncclCommInitRankConfig comm 0x55d1c2a0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 9b000 commId \
+0x9f1c2b3a4d5e6f70 - Init COMPLETE
+[rank1]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, \
+OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.
 [rank0]: RuntimeError: NCCL error: unhandled cuda error
 """
-VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.sampled_from([10**30, -(2**63), 1e308, 99_999, "x" * 5000, "\u202e\x1b[2J"]), st.text(max_size=20),
-                   st.lists(st.integers(), max_size=2), st.dictionaries(st.text(max_size=5), st.integers(), max_size=2))
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([10**30, -(2**63), 1e308, 99_999, "x" * 5000, "\u202e\x1b[2J"]),
+    st.text(max_size=20),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +44,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     (folder / "dumps").mkdir()
     Job(3, world=4).write(folder / "dumps")
     log = str(folder / "job.log")
-    facts = {"00-start": {"start": collect_start("it hangs", log)}, "06-timeouts": {"hang": hang_read.collect(str(folder / "dumps"))}, "07-logs": {"logs": messages_read.collect(log, "")}}
-    return {step: {"schema": "nccl-runbook/record/2", "step": step, "status": "ok", "started": "2026-11-30T00:00:00Z", "facts": to_json(of)} for step, of in facts.items()}
+    facts = {
+        "00-start": {"start": collect_start("it hangs", log)},
+        "06-timeouts": {"hang": hang_read.collect(str(folder / "dumps"))},
+        "07-logs": {"logs": messages_read.collect(log, "")},
+    }
+    return {
+        step: {"schema": "nccl-runbook/record/2", "step": step, "status": "ok", "started": "2026-11-30T00:00:00Z", "facts": to_json(of)}
+        for step, of in facts.items()
+    }
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -83,7 +99,10 @@ def test_a_changed_record_is_taken_or_refused_in_one_sentence(step: str, recorde
     assert results == {True, False}
 
 
-@pytest.mark.parametrize(("fact", "value"), [("logs", 5), ("logs", {"ranks": []}), ("logs", [[]]), ("ranks", [{"rank": "first"}]), ("files", 1e308), ("ranks", {})])
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [("logs", 5), ("logs", {"ranks": []}), ("logs", [[]]), ("ranks", [{"rank": "first"}]), ("files", 1e308), ("ranks", {})],
+)
 def test_facts_of_other_types_start_nothing(fact: str, value: Any, recorded: dict[str, Any], tmp_path: Path) -> None:
     record = copy.deepcopy(recorded["07-logs"])
     (record["facts"] if fact == "logs" else record["facts"]["logs"])[fact] = value
@@ -97,11 +116,17 @@ def test_facts_that_fit_and_cannot_be_judged_are_wrong_usage_with_the_file(recor
     record = {**recorded["00-start"], "facts": {"start": {"reason": "absent", "detail": "somebody else wrote this"}}}
     (tmp_path / "r.json").write_text(json.dumps(record))
     ended = read_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out")
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1) and "r.json" in ended.stderr and not (tmp_path / "out").exists()
+    assert (
+        (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+        and "r.json" in ended.stderr
+        and not (tmp_path / "out").exists()
+    )
 
 
 @pytest.mark.parametrize("step", ["00-start", "06-timeouts", "07-logs"])
-def test_a_changed_record_that_is_taken_is_judged_or_refused_before_anything_is_made(step: str, recorded: dict[str, Any], tmp_path: Path) -> None:
+def test_a_changed_record_that_is_taken_is_judged_or_refused_before_anything_is_made(
+    step: str, recorded: dict[str, Any], tmp_path: Path
+) -> None:
     path, outcomes = tmp_path / "r.json", set()
 
     @given(st.data())
@@ -141,17 +166,34 @@ def test_a_notebook_of_the_readers_own_runs_only_in_its_kernel(cell: str, record
     assert json.loads(ended.stdout)["exit_code"] == ended.returncode and (tmp_path / "ran").read_text() == "x", ended.stderr
 
 
-@pytest.mark.parametrize("call", ["step.collect('x', probe=p)", "step.collect(name, p)", "step.collect('x', q)", "step.collect(*both)", "step.collect('x', Job)", "step.collect('x', p.nothing)"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "step.collect('x', probe=p)",
+        "step.collect(name, p)",
+        "step.collect('x', q)",
+        "step.collect(*both)",
+        "step.collect('x', Job)",
+        "step.collect('x', p.nothing)",
+    ],
+)
 def test_a_call_that_cannot_be_read_has_no_probe(call: str, recorded: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(json.dumps(recorded["07-logs"]))
-    imports = "from nccl_runbook.messages.read import collect as p\nfrom nccl_runbook.nowhere import q\nfrom nccl_runbook.core.records import Record as Job\n"
+    imports = (
+        "from nccl_runbook.messages.read import collect as p\nfrom nccl_runbook.nowhere import q\nfrom nccl_runbook.core.records import"
+        " Record as Job\n"
+    )
     book = make_book(tmp_path / "book", n07_logs=imports + call, n99_verdict=GOOD)
     assert probes(book / "07-logs.ipynb") == {}
     assert [p.name for p in make_plan(book, [], [], [tmp_path / "r.json"])] == ["07-logs", "99-verdict"]
 
 
-@pytest.mark.parametrize(("cell", "is_refused"), [("assert record_path and run_dir", False), ("import sys\nsys.exit()", True), ("assert not record_path", True)])
-def test_values_stand_behind_the_parameters_wherever_these_are(cell: str, is_refused: bool, recorded: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("cell", "is_refused"), [("assert record_path and run_dir", False), ("import sys\nsys.exit()", True), ("assert not record_path", True)]
+)
+def test_values_stand_behind_the_parameters_wherever_these_are(
+    cell: str, is_refused: bool, recorded: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "r.json").write_text(json.dumps(recorded["07-logs"]))
     book = make_book(tmp_path / "book", n07_logs="print('seen')\n" + cell)
     notebook = json.loads((book / "07-logs.ipynb").read_text())

@@ -18,28 +18,77 @@ from warm_cli import read_cli
 
 DATA = Path(__file__).parent / "data"
 ALNUM = string.ascii_letters + string.digits
-ALPHABETS = {"h": "0123456789abcdef", "a": ALNUM, "A": string.ascii_uppercase + string.digits, "l": string.ascii_lowercase + string.digits, "b": ALNUM + "+/", "d": string.digits,
-             "u": ALNUM + "-_", "B": string.ascii_uppercase + "234567", "c": string.ascii_lowercase + "234567"}
+ALPHABETS = {
+    "h": "0123456789abcdef",
+    "a": ALNUM,
+    "A": string.ascii_uppercase + string.digits,
+    "l": string.ascii_lowercase + string.digits,
+    "b": ALNUM + "+/",
+    "d": string.digits,
+    "u": ALNUM + "-_",
+    "B": string.ascii_uppercase + "234567",
+    "c": string.ascii_lowercase + "234567",
+}
 HIDDEN = Redactor({}).hidden
 # what a logger, a launcher or a host puts before each line: of the first and of the next one
-PREFIXES = [("", ""), ("[rank0]: ", "[rank0]: "), ("[rank11]:", "[rank11]:"), ("2026-11-30 12:00:01,123 INFO ", "2026-11-30 12:00:01,124 WARNING "), ("(worker pid=412) ", "(worker pid=412) "),
-            ("(Worker_TP0 pid=7, ip=10.0.0.3) ", "(Worker_TP0 pid=7, ip=10.0.0.3) "), ("node1: ", "node1: "), ("7: ", "7: "), ("[1,3]<stderr>: ", "[1,3]<stderr>: "), ("web-1  | ", "web-1  | "),
-            ("[pod/job-0/main] ", "[pod/job-0/main] "), ("Nov 30 12:00:01 n1 app[77]: ", "Nov 30 12:00:02 n1 app[77]: "), ("2026-11-30T12:00:01.000000001Z stdout F ", "2026-11-30T12:00:01.100000001Z stdout F "),
-            ("I1130 12:00:01.100000 77 login.cc:12] ", "I1130 12:00:01.200000 77 login.cc:13] "), ("INFO:root:", "INFO:root:"), ("[2026-11-30 12:00:01] [ERROR] ", "[2026-11-30 12:00:02] [ERROR] "),
-            ("2026-11-30 12:00:01 - app.main - INFO - ", "2026-11-30 12:00:02 - app.main - INFO - "), ("12:00:01.5 | INFO | app:main:3 - ", "12:00:02.5 | INFO | app:main:4 - "),
-            ("INFO 11-30 12:00:01 [api.py:12] ", "INFO 11-30 12:00:01 [api.py:12] "), ("12: n1: [rank3]: ", "13: n1: [rank3]: "), ("[12:00:01.1] ", "[12:00:01.2] "),
-            ("ts=2026-11-30T12:00:01Z level=info msg=", "ts=2026-11-30T12:00:02Z level=warn msg="), ("+ ", "+ "), ("# ", "# "), ("Mon Nov 30 12:00:01 2026[1,0]<stdout>:", "Mon Nov 30 12:00:02 2026[1,0]<stdout>:")]
+PREFIXES = [
+    ("", ""),
+    ("[rank0]: ", "[rank0]: "),
+    ("[rank11]:", "[rank11]:"),
+    ("2026-11-30 12:00:01,123 INFO ", "2026-11-30 12:00:01,124 WARNING "),
+    ("(worker pid=412) ", "(worker pid=412) "),
+    ("(Worker_TP0 pid=7, ip=10.0.0.3) ", "(Worker_TP0 pid=7, ip=10.0.0.3) "),
+    ("node1: ", "node1: "),
+    ("7: ", "7: "),
+    ("[1,3]<stderr>: ", "[1,3]<stderr>: "),
+    ("web-1  | ", "web-1  | "),
+    ("[pod/job-0/main] ", "[pod/job-0/main] "),
+    ("Nov 30 12:00:01 n1 app[77]: ", "Nov 30 12:00:02 n1 app[77]: "),
+    ("2026-11-30T12:00:01.000000001Z stdout F ", "2026-11-30T12:00:01.100000001Z stdout F "),
+    ("I1130 12:00:01.100000 77 login.cc:12] ", "I1130 12:00:01.200000 77 login.cc:13] "),
+    ("INFO:root:", "INFO:root:"),
+    ("[2026-11-30 12:00:01] [ERROR] ", "[2026-11-30 12:00:02] [ERROR] "),
+    ("2026-11-30 12:00:01 - app.main - INFO - ", "2026-11-30 12:00:02 - app.main - INFO - "),
+    ("12:00:01.5 | INFO | app:main:3 - ", "12:00:02.5 | INFO | app:main:4 - "),
+    ("INFO 11-30 12:00:01 [api.py:12] ", "INFO 11-30 12:00:01 [api.py:12] "),
+    ("12: n1: [rank3]: ", "13: n1: [rank3]: "),
+    ("[12:00:01.1] ", "[12:00:01.2] "),
+    ("ts=2026-11-30T12:00:01Z level=info msg=", "ts=2026-11-30T12:00:02Z level=warn msg="),
+    ("+ ", "+ "),
+    ("# ", "# "),
+    ("Mon Nov 30 12:00:01 2026[1,0]<stdout>:", "Mon Nov 30 12:00:02 2026[1,0]<stdout>:"),
+]
 # a name and what stands below it; {} is the secret
-BELOW = ["password:\n  {}", "HF_TOKEN:\n    {}", "secret =\n  {}", "token:\n\n  {}", "- name: DB_PASSWORD\n  value: {}", "api_keys:\n  - {}", "[credentials]\nuser = ann\nlab = {}", "password: >-\n  {}",
-         "mysql --password \\\n  {} db", "<password>\n  {}\n</password>", "docker login --password-stdin <<EOF\n{}\nEOF", "kind: Secret\ndata:\n  lab: {}", "Your access token is:\n\n    {}", "'api_key':\n  '{}'",
-         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----", "passphrase\n{}"]
+BELOW = [
+    "password:\n  {}",
+    "HF_TOKEN:\n    {}",
+    "secret =\n  {}",
+    "token:\n\n  {}",
+    "- name: DB_PASSWORD\n  value: {}",
+    "api_keys:\n  - {}",
+    "[credentials]\nuser = ann\nlab = {}",
+    "password: >-\n  {}",
+    "mysql --password \\\n  {} db",
+    "<password>\n  {}\n</password>",
+    "docker login --password-stdin <<EOF\n{}\nEOF",
+    "kind: Secret\ndata:\n  lab: {}",
+    "Your access token is:\n\n    {}",
+    "'api_key':\n  '{}'",
+    "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----",
+    "passphrase\n{}",
+]
 
 
 def made(kind: str, pick: random.Random) -> str:
     """A value: p: password, q: lower case, w: a word, s: with signs, J: a JSON web token; else a letter of ALPHABETS and a length."""
     word = "".join(pick.choice("bcdfgklmnprstvz") + pick.choice("aeiou") for _ in range(5)) + pick.choice("nrst")
     digits, letters = "".join(pick.choices(string.digits, k=4)), "".join(pick.choices(string.ascii_letters, k=8))
-    simple = {"p": f"x{digits[0]}{letters[:3]}-{letters[3:5]}{digits[1:]}{letters[5:]}", "q": f"{word[:3]}{digits}{word[5:9]}", "w": word, "s": f"{letters[:4]}!{digits[:2]}#{letters[4:]}${digits[2]}x"}
+    simple = {
+        "p": f"x{digits[0]}{letters[:3]}-{letters[3:5]}{digits[1:]}{letters[5:]}",
+        "q": f"{word[:3]}{digits}{word[5:9]}",
+        "w": word,
+        "s": f"{letters[:4]}!{digits[:2]}#{letters[4:]}${digits[2]}x",
+    }
     if kind in simple:
         return simple[kind]
     if kind == "J":
@@ -60,7 +109,16 @@ def filled(shape: str, pick: random.Random) -> tuple[str, list[str]]:
 
 def left(text: str, values: list[str]) -> list[str]:
     """Values of which a part that says much is left."""
-    return [value for value in values for part in ({value} if len(value) <= 14 else {run[i : i + 9] for run in re.findall("[A-Za-z0-9]{9,}", value) for i in (0, len(run) - 9)} or {value}) if part in text]
+    return [
+        value
+        for value in values
+        for part in (
+            {value}
+            if len(value) <= 14
+            else {run[i : i + 9] for run in re.findall("[A-Za-z0-9]{9,}", value) for i in (0, len(run) - 9)} or {value}
+        )
+        if part in text
+    ]
 
 
 FRESH = [[part.strip("\n") for part in path.read_text().split("\n=====\n")[1:]] for path in sorted((DATA / "fresh").glob("*.txt"))]
@@ -122,7 +180,10 @@ def test_lines_keep_their_number_and_prefixes_their_text(lines: list[str]) -> No
     assert HIDDEN("\n".join(lines)).count("\n") == len(lines) - 1
 
 
-@given(st.lists(st.sampled_from([*(line for form in BELOW for line in form.split("\n")), "step 12 loss 0.1", ""]), min_size=1), st.sampled_from(PREFIXES))
+@given(
+    st.lists(st.sampled_from([*(line for form in BELOW for line in form.split("\n")), "step 12 loss 0.1", ""]), min_size=1),
+    st.sampled_from(PREFIXES),
+)
 def test_lines_in_any_order_keep_their_places(lines: list[str], prefix: tuple[str, str]) -> None:
     clean = HIDDEN("\n".join(prefix[1] + line.replace("{}", "k7Fq2xvT9dLm") for line in lines))
     assert clean.count("\n") == len(lines) - 1
@@ -135,8 +196,20 @@ def test_what_follows_a_name_and_is_no_secret_stays(text: str) -> None:
     assert HIDDEN(text) == text
 
 
-@pytest.mark.parametrize(("word", "is_name"), [("encoder1layer2weights3", True), ("transformer2h3attn4qkv", True), ("EncoderLayer2Norm3Bias1", True), ("arrivalorder2step", True), ("q7hd82kz0p4mv6xw1r5t9", False),
-                                               ("8f3a1c7d5e9b2046ad1c3f7b", False), ("", False), ("layer12345weights2bias", False), ("dEcOdEr1lAyEr2", False)])
+@pytest.mark.parametrize(
+    ("word", "is_name"),
+    [
+        ("encoder1layer2weights3", True),
+        ("transformer2h3attn4qkv", True),
+        ("EncoderLayer2Norm3Bias1", True),
+        ("arrivalorder2step", True),
+        ("q7hd82kz0p4mv6xw1r5t9", False),
+        ("8f3a1c7d5e9b2046ad1c3f7b", False),
+        ("", False),
+        ("layer12345weights2bias", False),
+        ("dEcOdEr1lAyEr2", False),
+    ],
+)
 def test_words_and_numbers_are_told_from_random_words(word: str, is_name: bool) -> None:
     assert is_numbered(word) == is_name
 
@@ -181,8 +254,31 @@ def test_lines_that_all_open_are_read_once() -> None:
     assert sum(asked) <= 2 * 6000
 
 
-@pytest.mark.parametrize("name", ["Access keys:", "session keys", "SIGNING_KEYS =", "The tokens are:", "hf tokens", "Passcodes:", "jwts:", "cookies of ann:", "recovery codes:", "MFA codes are", "licence keys:", "ssh keys:",
-                                  "wandb key:", "WANDB keys are", "key is", "your key is", "ERROR the new keys are", "ERROR key was", "the bearers:", "salts:"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Access keys:",
+        "session keys",
+        "SIGNING_KEYS =",
+        "The tokens are:",
+        "hf tokens",
+        "Passcodes:",
+        "jwts:",
+        "cookies of ann:",
+        "recovery codes:",
+        "MFA codes are",
+        "licence keys:",
+        "ssh keys:",
+        "wandb key:",
+        "WANDB keys are",
+        "key is",
+        "your key is",
+        "ERROR the new keys are",
+        "ERROR key was",
+        "the bearers:",
+        "salts:",
+    ],
+)
 @pytest.mark.parametrize("form", ["{} {}", "{}\n- {}"])
 def test_the_plural_of_a_name_and_a_key_of_someone_are_names_of_secrets(name: str, form: str) -> None:
     pick = random.Random(name)
@@ -190,13 +286,32 @@ def test_the_plural_of_a_name_and_a_key_of_someone_are_names_of_secrets(name: st
     assert sum(word in HIDDEN(form.format(name, word)) for word in words) <= 25
 
 
-@pytest.mark.parametrize("text", ["tokens: 512", "max_tokens=131072 at step 12", "cache keys are model2layers4", "unexpected keys: decoder1layer2norm3", "12 tokens for worker-7d9f8b6c5d-x2k4q", "keys are compared in order", "the sort key is layer4expert17shard3x2", "foreign key is q7hd82kz0p4mv6xw1r5t9",
-                                  "error codes: NET2", "loaded 128 tokens from shard A1b2C3d4E5F6", "total tokens 8192 /ckpt/A1b2C3d4E5F6/model.pt", "num_tokens: 4 run aB3dE5fG7h", "max_new_tokens=512 A1b2C3d4E5F6", "prompt tokens 812 on gke-lab-a3mega-np-7c2e91f4-q7zk"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tokens: 512",
+        "max_tokens=131072 at step 12",
+        "cache keys are model2layers4",
+        "unexpected keys: decoder1layer2norm3",
+        "12 tokens for worker-7d9f8b6c5d-x2k4q",
+        "keys are compared in order",
+        "the sort key is layer4expert17shard3x2",
+        "foreign key is q7hd82kz0p4mv6xw1r5t9",
+        "error codes: NET2",
+        "loaded 128 tokens from shard A1b2C3d4E5F6",
+        "total tokens 8192 /ckpt/A1b2C3d4E5F6/model.pt",
+        "num_tokens: 4 run aB3dE5fG7h",
+        "max_new_tokens=512 A1b2C3d4E5F6",
+        "prompt tokens 812 on gke-lab-a3mega-np-7c2e91f4-q7zk",
+    ],
+)
 def test_plurals_beside_numbers_and_names_hide_nothing(text: str) -> None:
     assert HIDDEN(text) == text
 
 
-@pytest.mark.parametrize("form", ["pwd: {}", "pwd={}", "Pwd={}", "PWD = {}", "user ann pwd {}", "login ann/pwd: {}", "{{'pwd': '{}'}}", "pwd\":\"{}"])
+@pytest.mark.parametrize(
+    "form", ["pwd: {}", "pwd={}", "Pwd={}", "PWD = {}", "user ann pwd {}", "login ann/pwd: {}", "{{'pwd': '{}'}}", 'pwd":"{}']
+)
 @pytest.mark.parametrize("size", [8, 12, 16, 31])
 def test_a_random_word_behind_pwd_is_a_password(form: str, size: int) -> None:
     pick = random.Random(f"{form}{size}")
@@ -204,14 +319,41 @@ def test_a_random_word_behind_pwd_is_a_password(form: str, size: int) -> None:
     assert sum(word in HIDDEN(form.format(word)) for word in words) <= (120 if size == 8 else 70)
 
 
-@pytest.mark.parametrize("text", ["PWD=/home/ann/k7Fq2xvT9dLm/ckpt", "pwd: ~/runs/k7Fq2xvT9dLm", "'pwd': './k7Fq2xvT9dLm'", "OLDPWD=/w/k7Fq2xvT9dLm", "cd $PWD k7Fq2xvT9dLm", "pwd=runs/step12", "pwd: command not found", "pwd = os.getcwd()",
-                                  "PWD=llama3_70b_tp8pp4 HOST=gpu-a3u-7k2m9x4q-sw2z"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PWD=/home/ann/k7Fq2xvT9dLm/ckpt",
+        "pwd: ~/runs/k7Fq2xvT9dLm",
+        "'pwd': './k7Fq2xvT9dLm'",
+        "OLDPWD=/w/k7Fq2xvT9dLm",
+        "cd $PWD k7Fq2xvT9dLm",
+        "pwd=runs/step12",
+        "pwd: command not found",
+        "pwd = os.getcwd()",
+        "PWD=llama3_70b_tp8pp4 HOST=gpu-a3u-7k2m9x4q-sw2z",
+    ],
+)
 def test_a_folder_behind_pwd_stays(text: str) -> None:
     assert HIDDEN(text) == text
     assert Redactor({"PWD": "/home/ann/k7Fq2xvT9dLm/ckpt", "OLDPWD": "/w/k7Fq2xvT9dLm"}).text(text) == text
 
 
-@pytest.mark.parametrize("form", ["secret_id={}", '"secret_id": "{}"', "SECRET_ID={}", "role_id=lab secret_id={}", "client secret id: {}", "session_id={}", "session id: {}", "auth-id: {}", "token id: {}", "token_id={}", "cookie_id: {}"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "secret_id={}",
+        '"secret_id": "{}"',
+        "SECRET_ID={}",
+        "role_id=lab secret_id={}",
+        "client secret id: {}",
+        "session_id={}",
+        "session id: {}",
+        "auth-id: {}",
+        "token id: {}",
+        "token_id={}",
+        "cookie_id: {}",
+    ],
+)
 @pytest.mark.parametrize("size", [20, 40])
 def test_the_id_of_a_secret_is_one(form: str, size: int) -> None:
     pick = random.Random(form)
@@ -219,7 +361,9 @@ def test_the_id_of_a_secret_is_one(form: str, size: int) -> None:
     assert sum(word in HIDDEN(form.format(word)) for word in words) <= 25
 
 
-@pytest.mark.parametrize("form", ["client_id={}", "request id: {}", "run-id={}", "tenant id: {}", "gpu_uid={}", "the commit: {}", "id={}", "trace_id: {}"])
+@pytest.mark.parametrize(
+    "form", ["client_id={}", "request id: {}", "run-id={}", "tenant id: {}", "gpu_uid={}", "the commit: {}", "id={}", "trace_id: {}"]
+)
 def test_other_ids_stay(form: str) -> None:
     pick = random.Random(form)
     for size in (20, 40):
@@ -227,18 +371,44 @@ def test_other_ids_stay(form: str) -> None:
         assert HIDDEN(text) == text
 
 
-@pytest.mark.parametrize("text", ["eos_token_id=151643 model Qwen2ForCausalLM", "session_id=9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d", "session id: train-2026-11-30-a", "pad_token_id: 151645abcdef"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eos_token_id=151643 model Qwen2ForCausalLM",
+        "session_id=9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d",
+        "session id: train-2026-11-30-a",
+        "pad_token_id: 151645abcdef",
+    ],
+)
 def test_ids_of_tokens_and_sessions_that_are_not_random_stay(text: str) -> None:
     assert HIDDEN(text) == text
 
 
-@pytest.mark.parametrize("text", ["/mnt/t/experiment2024baseline01/ckpt", "/home/t/Llama3instructtuned8B/x", "/data/t/2026-11-30-12-00-00-01/rank0.log", "~/t/lr-1e-4-warmup-100-steps/7.pt", "./t/0f1e2d3c4b5a69788796a5b4/x",
-                                  "scp n7:/w/t/run20260102lr1e4batch8/x .", "file:///w/t/run20260102lr1e4batch8/x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/mnt/t/experiment2024baseline01/ckpt",
+        "/home/t/Llama3instructtuned8B/x",
+        "/data/t/2026-11-30-12-00-00-01/rank0.log",
+        "~/t/lr-1e-4-warmup-100-steps/7.pt",
+        "./t/0f1e2d3c4b5a69788796a5b4/x",
+        "scp n7:/w/t/run20260102lr1e4batch8/x .",
+        "file:///w/t/run20260102lr1e4batch8/x",
+    ],
+)
 def test_a_folder_below_t_stays(text: str) -> None:
     assert HIDDEN(text) == text
 
 
-@pytest.mark.parametrize("form", ["https://conda.example/t/{}/lab", "channels: [http://repo.lab.example:8080/conda/t/{}/main]", "conda.anaconda.org/t/{}/noarch", "https://x.example/api/conda/lab/t/{}"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "https://conda.example/t/{}/lab",
+        "channels: [http://repo.lab.example:8080/conda/t/{}/main]",
+        "conda.anaconda.org/t/{}/noarch",
+        "https://x.example/api/conda/lab/t/{}",
+    ],
+)
 @pytest.mark.parametrize("kind", ["h40", "a24", "l32"])
 def test_a_token_below_t_of_a_channel_is_masked(form: str, kind: str) -> None:
     for seed in range(20):
@@ -246,15 +416,43 @@ def test_a_token_below_t_of_a_channel_is_masked(form: str, kind: str) -> None:
         assert value not in HIDDEN(form.format(value)) and value not in HIDDEN(form.format(f"tk-{value}"))
 
 
-@pytest.mark.parametrize("text", ["srun --login n1 -p h100", "bash --login -p h200x", "salloc on login node -p a100", "ssh login srun -p gpu8", "n_live_1234567890abcdef12", "x_live_ab12cd34ef56ab78cd90 tensors", "num_live_bytes0000000000001",
-                                  "pad_token is set to eos_token1", "token was replaced by llama3tok", "bos token has been changed to im_start2", "--use-commit 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c", "--report-commit=0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c",
-                                  "--use-sha 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c", "su --login ann -p h200b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "srun --login n1 -p h100",
+        "bash --login -p h200x",
+        "salloc on login node -p a100",
+        "ssh login srun -p gpu8",
+        "n_live_1234567890abcdef12",
+        "x_live_ab12cd34ef56ab78cd90 tensors",
+        "num_live_bytes0000000000001",
+        "pad_token is set to eos_token1",
+        "token was replaced by llama3tok",
+        "bos token has been changed to im_start2",
+        "--use-commit 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c",
+        "--report-commit=0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c",
+        "--use-sha 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c",
+        "su --login ann -p h200b",
+    ],
+)
 def test_a_partition_a_tensor_a_special_token_and_a_commit_stay(text: str) -> None:
     assert HIDDEN(text) == text
 
 
-@pytest.mark.parametrize("text", ["cf login -u ann -p k7Fq2xvT", "conan remote login lab ann -p k7Fq2xvT", "rzp_live_k7Fq2xvT9dLm4Rz8", "the token was changed to k7Fq2xvT9dLm", "token is set to 'k7Fq2xvT9dLm'", "password was replaced by k7Fq2xvT",
-                                  "--use_wandb k7Fq2xvT", "--report_to=k7Fq2xvT", "--wandb-key k7Fq2xvT"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cf login -u ann -p k7Fq2xvT",
+        "conan remote login lab ann -p k7Fq2xvT",
+        "rzp_live_k7Fq2xvT9dLm4Rz8",
+        "the token was changed to k7Fq2xvT9dLm",
+        "token is set to 'k7Fq2xvT9dLm'",
+        "password was replaced by k7Fq2xvT",
+        "--use_wandb k7Fq2xvT",
+        "--report_to=k7Fq2xvT",
+        "--wandb-key k7Fq2xvT",
+    ],
+)
 def test_what_looks_like_them_and_is_secret_is_masked(text: str) -> None:
     text = text.replace("k7Fq2xvT", "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c") if text.startswith("--") else text
     assert MASK in HIDDEN(text) and not re.search("k7Fq2xvT|0f1e2d3c", HIDDEN(text))
@@ -284,7 +482,17 @@ def test_every_item_of_a_list_below_a_plural_is_masked(head: str, item: str) -> 
     assert HIDDEN(text).endswith("end")
 
 
-@pytest.mark.parametrize("text", ["token embedding weight 128256x8192 on cuda:3", "token buffer 4096x128x2bf16", "bad token for 8x7168x4fp8", "password policy 16x4096 pages", "error codes:\n- NET2\n- node7eth2port3speed400",
-                                  "sort keys:\\n 9f8e7d6c5b4a3928", "missing keys: [9f8e7d6c5b4a3928]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token embedding weight 128256x8192 on cuda:3",
+        "token buffer 4096x128x2bf16",
+        "bad token for 8x7168x4fp8",
+        "password policy 16x4096 pages",
+        "error codes:\n- NET2\n- node7eth2port3speed400",
+        "sort keys:\\n 9f8e7d6c5b4a3928",
+        "missing keys: [9f8e7d6c5b4a3928]",
+    ],
+)
 def test_a_size_near_a_name_of_a_secret_stays(text: str) -> None:
     assert HIDDEN(text) == text

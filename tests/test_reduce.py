@@ -21,10 +21,15 @@ from processes import ROOT, children, gone, start_time
 from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/reduce.json").read_text())
-FAILS = "import os, sys; n, k = int(sys.argv[1]), int(os.environ['learners']); print('Watchdog caught' if n >= 2 and k >= 2 else 'done'); sys.exit(n >= 2 and k >= 2)"
+FAILS = (
+    "import os, sys; n, k = int(sys.argv[1]), int(os.environ['learners']); print('Watchdog caught' if n >= 2 and k >= 2 else 'done');"
+    " sys.exit(n >= 2 and k >= 2)"
+)
 # a job whose worker leaves its process group and session, as launchers' workers do
-LEAVES = "import os, subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'], start_new_session=True); " \
-         "open(sys.argv[1], 'w').write(f'{os.getpid()} {p.pid}'); time.sleep(300)"
+LEAVES = (
+    "import os, subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'],"
+    " start_new_session=True); open(sys.argv[1], 'w').write(f'{os.getpid()} {p.pid}'); time.sleep(300)"
+)
 
 
 def reduce(folder: Path, *arguments: str, **more):
@@ -32,8 +37,21 @@ def reduce(folder: Path, *arguments: str, **more):
 
 
 def test_the_smallest_failing_combination_with_placeholder_and_variable(tmp_path: Path) -> None:
-    ended = reduce(tmp_path, "--axis", "nodes=1,2,4", "--axis", "learners=1,2", "--fail-on", "Watchdog", "--json", "--", sys.executable, "-c", FAILS,
-                   "{nodes}")
+    ended = reduce(
+        tmp_path,
+        "--axis",
+        "nodes=1,2,4",
+        "--axis",
+        "learners=1,2",
+        "--fail-on",
+        "Watchdog",
+        "--json",
+        "--",
+        sys.executable,
+        "-c",
+        FAILS,
+        "{nodes}",
+    )
     told = json.loads(ended.stdout)
     jsonschema.validate(told, SCHEMA)
     assert (ended.returncode, told["smallest"]) == (3, {"nodes": "2", "learners": "2"}) and told["runs"][-1]["line"] == "Watchdog caught"
@@ -43,9 +61,13 @@ def test_the_smallest_failing_combination_with_placeholder_and_variable(tmp_path
 
 def test_without_a_failure_nothing_is_claimed(tmp_path: Path) -> None:
     ended = reduce(tmp_path, "--axis", "n=1,2", "--", "true", "{n}")
-    assert ended.returncode == 4 and "not reproduced: none of 2 combinations failed" in ended.stdout, "the user's job fails somewhere: no health"
+    assert (
+        ended.returncode == 4 and "not reproduced: none of 2 combinations failed" in ended.stdout
+    ), "the user's job fails somewhere: no health"
     other = reduce(tmp_path / "other", "--axis", "n=1,2", "--fail-on", "Watchdog", "--", "false", "{n}")
-    assert other.returncode == 4 and re.search(r"\b2 [^\d\n]*other error", other.stdout), "another failure is not the one that was asked for"
+    assert other.returncode == 4 and re.search(
+        r"\b2 [^\d\n]*other error", other.stdout
+    ), "another failure is not the one that was asked for"
 
 
 def test_a_fault_that_comes_now_and_then_needs_repeats(tmp_path: Path) -> None:
@@ -56,7 +78,9 @@ def test_a_fault_that_comes_now_and_then_needs_repeats(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_written_in_pieces_is_one_line(tmp_path: Path) -> None:
-    ended = reduce(tmp_path, "--axis", "n=1", "--fail-on", "Watchdog caught", "--", "sh", "-c", "printf 'Watchdog'; sleep 1; printf ' caught'")
+    ended = reduce(
+        tmp_path, "--axis", "n=1", "--fail-on", "Watchdog caught", "--", "sh", "-c", "printf 'Watchdog'; sleep 1; printf ' caught'"
+    )
     assert ended.returncode == 3 and "FAILED: Watchdog caught" in ended.stdout
 
 
@@ -76,8 +100,20 @@ def test_at_the_deadline_every_process_ends_also_those_that_left_the_group(tmp_p
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_orphan(tmp_path: Path, number: int) -> None:
-    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1,2", "--", sys.executable, "-c", LEAVES, tmp_path / "pids", "{n}",
-                        env=with_library())
+    running = start_cli(
+        "reduce",
+        "--out",
+        tmp_path / "logs",
+        "--axis",
+        "n=1,2",
+        "--",
+        sys.executable,
+        "-c",
+        LEAVES,
+        tmp_path / "pids",
+        "{n}",
+        env=with_library(),
+    )
     below = identities(tmp_path / "pids")
     running.send_signal(number)
     running.communicate(timeout=60)
@@ -97,8 +133,18 @@ def test_an_interrupt_tells_what_was_run_so_far(tmp_path: Path) -> None:
 
 
 def test_a_killed_runner_takes_its_job_with_it(tmp_path: Path) -> None:
-    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1", "--", "sh", "-c", f"echo $$ $$ > {tmp_path}/pids; exec sleep 300",
-                        env=with_library())
+    running = start_cli(
+        "reduce",
+        "--out",
+        tmp_path / "logs",
+        "--axis",
+        "n=1",
+        "--",
+        "sh",
+        "-c",
+        f"echo $$ $$ > {tmp_path}/pids; exec sleep 300",
+        env=with_library(),
+    )
     below = identities(tmp_path / "pids")
     running.kill()
     running.communicate()
@@ -106,7 +152,9 @@ def test_a_killed_runner_takes_its_job_with_it(tmp_path: Path) -> None:
 
 
 def test_a_killed_runner_takes_workers_of_other_sessions_with_it(tmp_path: Path) -> None:
-    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1", "--", sys.executable, "-c", LEAVES, tmp_path / "pids", env=with_library())
+    running = start_cli(
+        "reduce", "--out", tmp_path / "logs", "--axis", "n=1", "--", sys.executable, "-c", LEAVES, tmp_path / "pids", env=with_library()
+    )
     below = identities(tmp_path / "pids")
     running.kill()
     running.communicate()
@@ -115,8 +163,22 @@ def test_a_killed_runner_takes_workers_of_other_sessions_with_it(tmp_path: Path)
 
 def test_a_child_that_was_there_before_is_not_ours_to_end(tmp_path: Path) -> None:
     """A shell that becomes the command by exec hands its background jobs down."""
-    code = "import os, subprocess, sys; p = subprocess.Popen(['sleep', '60']); open(sys.argv[1], 'w').write(str(p.pid)); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
-    call = ["-c", "from nccl_runbook.__main__ import main; main()", "reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1,2", "--", "true", "{n}"]
+    code = (
+        "import os, subprocess, sys; p = subprocess.Popen(['sleep', '60']); open(sys.argv[1], 'w').write(str(p.pid));"
+        " os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+    )
+    call = [
+        "-c",
+        "from nccl_runbook.__main__ import main; main()",
+        "reduce",
+        "--out",
+        str(tmp_path / "logs"),
+        "--axis",
+        "n=1,2",
+        "--",
+        "true",
+        "{n}",
+    ]
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "pid"), *call], env=with_library(), stdout=subprocess.DEVNULL)
     pid = int((tmp_path / "pid").read_text())
     assert ended.returncode == 4 and start_time(pid)
@@ -126,8 +188,10 @@ def test_a_child_that_was_there_before_is_not_ours_to_end(tmp_path: Path) -> Non
 def test_a_hung_world_is_looked_at_before_it_is_ended(tmp_path: Path) -> None:
     """Two real ranks, of which the second one never comes."""
     script = tmp_path / "train.py"
-    script.write_text("import os, sys, time\nimport torch.distributed as dist\n\n\ndef wait_for_request():\n    time.sleep(300)\n\n\n"
-                      "dist.init_process_group('gloo')\nif os.environ['RANK'] == '1':\n    wait_for_request()\ndist.barrier()\nos._exit(0)\n")
+    script.write_text(
+        "import os, sys, time\nimport torch.distributed as dist\n\n\ndef wait_for_request():\n    time.sleep(300)\n\n\n"
+        "dist.init_process_group('gloo')\nif os.environ['RANK'] == '1':\n    wait_for_request()\ndist.barrier()\nos._exit(0)\n"
+    )
     line = (f"for r in $(seq 0 $(({{n}} - 1))); do RANK=$r LOCAL_RANK=$r WORLD_SIZE={{n}} LOCAL_WORLD_SIZE={{n}} MASTER_ADDR=127.0.0.1 "
             f"MASTER_PORT={29600 + os.getpid() % 300} {sys.executable} {script} & done; wait")
     began = time.monotonic()
@@ -155,7 +219,9 @@ def test_wrong_usage_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...],
 def test_all_smaller_combinations_come_first(axes: dict[str, list[str]]) -> None:
     ordered = reduction.smallest_first(reduction.axes_of(f"{n}={','.join(v)}" for n, v in axes.items()))
     places = [tuple(axes[n].index(c[n]) for n in axes) for c in ordered]
-    assert len(set(places)) == len(places) and all(not all(x <= y for x, y in zip(b, a, strict=True)) for i, a in enumerate(places) for b in places[i + 1:])
+    assert len(set(places)) == len(places) and all(
+        not all(x <= y for x, y in zip(b, a, strict=True)) for i, a in enumerate(places) for b in places[i + 1 :]
+    )
 
 
 def test_only_names_of_axes_are_filled_in() -> None:
@@ -196,7 +262,9 @@ def test_a_folder_that_holds_logs_is_refused_and_they_stay(tmp_path: Path) -> No
 def test_a_command_line_that_no_kernel_takes_is_one_sentence(tmp_path: Path) -> None:
     """{n} is filled in so often that the line is longer than Linux takes for one word (128 KiB)."""
     ended = reduce(tmp_path, "--axis", f"n={'x' * 60_000}", "--", "echo", "{n}{n}{n}")
-    assert (ended.returncode, ended.stdout) == (2, "") and re.fullmatch(rf"nccl-runbook: .*\becho: {os.strerror(errno.E2BIG)}\n", ended.stderr)
+    assert (ended.returncode, ended.stdout) == (2, "") and re.fullmatch(
+        rf"nccl-runbook: .*\becho: {os.strerror(errno.E2BIG)}\n", ended.stderr
+    )
 
 
 @pytest.mark.parametrize(("job", "wanted", "said"), [
@@ -205,7 +273,10 @@ def test_a_command_line_that_no_kernel_takes_is_one_sentence(tmp_path: Path) -> 
     ("printf a%.0s {1..40}; echo b; exit 1", "(a+)+$", r"exit code 1\b.*\b2 s\b")])
 def test_the_deadline_holds_whatever_the_job_prints_and_the_expression_costs(tmp_path: Path, job: str, wanted: str, said: str) -> None:
     """`yes` prints faster than anybody reads: what had come since the last look was once read whole, and filled the memory of a machine."""
-    lib = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({900 << 20}, {900 << 20})); from nccl_runbook.__main__ import main; main()"
+    lib = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({900 << 20}, {900 << 20})); from nccl_runbook.__main__ import main;"
+        " main()"
+    )
     call = ["reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1", "--deadline", "2", "--fail-on", wanted, "--", "bash", "-c", job]
     ended = subprocess.run([sys.executable, "-c", lib, *call], env=with_library(), capture_output=True, text=True, timeout=60)
     assert re.search(said, ended.stdout) and not ended.stderr, ended.stdout + ended.stderr
@@ -228,8 +299,10 @@ def searcher(runner: int) -> int:
 
 
 def test_no_signal_handler_stays_behind(tmp_path: Path) -> None:
-    code = ("import atexit, signal; from nccl_runbook.__main__ import main\n"
-            "atexit.register(lambda: print(signal.getsignal(signal.SIGALRM) is signal.SIG_DFL, signal.getitimer(signal.ITIMER_REAL)))\nmain()")
+    code = (
+        "import atexit, signal; from nccl_runbook.__main__ import main\n"
+        "atexit.register(lambda: print(signal.getsignal(signal.SIGALRM) is signal.SIG_DFL, signal.getitimer(signal.ITIMER_REAL)))\nmain()"
+    )
     call = ["reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1", "--fail-on", "no", "--json", "--", "true"]
     ended = subprocess.run([sys.executable, "-c", code, *call], env=with_library(), capture_output=True, text=True, timeout=60)
     assert ended.returncode == 4 and ended.stdout.splitlines()[-1] == "True (0.0, 0.0)", ended.stderr

@@ -36,17 +36,27 @@ def loud(env):
 
 # ---- the first table of FACTS.md: advice that circulates, found with its replacement ----------------------------------------------
 
-@pytest.mark.parametrize(("setting", "rule", "instead"), [
-    ("NCCL_TIMEOUT=1800", "unread-variable", "init_process_group(timeout="), ("NCCL_DEBUG=ERROR", "wrong-value", "NCCL_DEBUG=WARN"),
-    ("TORCH_NCCL_DEBUG=INFO", "unread-variable", "TORCH_CPP_LOG_LEVEL=INFO"), ("NCCL_LIBRARY=/x/libnccl.so.2", "unread-variable", "LD_PRELOAD="),
-    ("NCCL_ASYNC_ERROR_HANDLING=1", "renamed-variable", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1"),
-    ("TORCH_NCCL_TRACE_BUFFER_SIZE=67108864", "bytes-for-events", "TORCH_FR_BUFFER_SIZE=2000"),
-    ("TORCH_NCCL_TRACE_BUFFER_SIZE=2000", "renamed-variable", "TORCH_FR_BUFFER_SIZE=2000"),
-    ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/tmp/x_", "renamed-variable", "TORCH_FR_DUMP_TEMP_FILE=/tmp/x_"),
-    ("NCCL_MULTI_RANK_GPU_ENABLE=1", "not-yet-read", "unset NCCL_MULTI_RANK_GPU_ENABLE"),
-    ("NCCL_THREAD_THRESHOLD=16384", "dead-variable", "unset NCCL_THREAD_THRESHOLD"), ("NCCL_RINGS=0 1 2 3", "dead-variable", "unset NCCL_RINGS"),
-    ("NCCL_WORK_FIFO_DEPTH=65536", "dead-variable", "unset NCCL_WORK_FIFO_DEPTH"), ("NCCL_PROXY_PROFILE=/tmp/p", "dead-variable", "unset NCCL_PROXY_PROFILE"),
-    ("NCCL_CUMEM_ENABLE=0", "cumem-must-agree", "unset NCCL_CUMEM_ENABLE"), ("NCCL_DEBUG=INFO", "debugging-left-on", "NCCL_DEBUG=WARN")])
+
+@pytest.mark.parametrize(
+    ("setting", "rule", "instead"),
+    [
+        ("NCCL_TIMEOUT=1800", "unread-variable", "init_process_group(timeout="),
+        ("NCCL_DEBUG=ERROR", "wrong-value", "NCCL_DEBUG=WARN"),
+        ("TORCH_NCCL_DEBUG=INFO", "unread-variable", "TORCH_CPP_LOG_LEVEL=INFO"),
+        ("NCCL_LIBRARY=/x/libnccl.so.2", "unread-variable", "LD_PRELOAD="),
+        ("NCCL_ASYNC_ERROR_HANDLING=1", "renamed-variable", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1"),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE=67108864", "bytes-for-events", "TORCH_FR_BUFFER_SIZE=2000"),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE=2000", "renamed-variable", "TORCH_FR_BUFFER_SIZE=2000"),
+        ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/tmp/x_", "renamed-variable", "TORCH_FR_DUMP_TEMP_FILE=/tmp/x_"),
+        ("NCCL_MULTI_RANK_GPU_ENABLE=1", "not-yet-read", "unset NCCL_MULTI_RANK_GPU_ENABLE"),
+        ("NCCL_THREAD_THRESHOLD=16384", "dead-variable", "unset NCCL_THREAD_THRESHOLD"),
+        ("NCCL_RINGS=0 1 2 3", "dead-variable", "unset NCCL_RINGS"),
+        ("NCCL_WORK_FIFO_DEPTH=65536", "dead-variable", "unset NCCL_WORK_FIFO_DEPTH"),
+        ("NCCL_PROXY_PROFILE=/tmp/p", "dead-variable", "unset NCCL_PROXY_PROFILE"),
+        ("NCCL_CUMEM_ENABLE=0", "cumem-must-agree", "unset NCCL_CUMEM_ENABLE"),
+        ("NCCL_DEBUG=INFO", "debugging-left-on", "NCCL_DEBUG=WARN"),
+    ],
+)
 def test_advice_that_is_wrong_is_found_with_what_to_do_instead(setting, rule, instead):
     name, _, value = setting.partition("=")
     finding, = found(with_set(**{name: value}), rule)
@@ -62,31 +72,76 @@ def test_a_clean_environment_says_what_was_right():
 
 
 SANE = {
-    "NCCL_DEBUG": ["WARN", "VERSION"], "NCCL_SOCKET_IFNAME": ["eth0", "=eth0", "eth", "^docker,lo", "ib0,eth0", "^=docker0"],
-    "NCCL_IB_HCA": ["mlx5", "=mlx5_0:1,mlx5_1:1", "^=mlx5_1", "mlx5_0,mlx5_1"], "NCCL_IB_TIMEOUT": ["18", "22", "23"],
-    "NCCL_IB_RETRY_CNT": ["7"], "NCCL_IB_GID_INDEX": ["3", "-1"], "NCCL_IB_TC": ["106"], "NCCL_IB_SL": ["1"], "NCCL_CROSS_NIC": ["0", "1", "2"],
-    "NCCL_NET": ["IB"], "NCCL_SOCKET_NTHREADS": ["4"], "NCCL_NSOCKS_PERTHREAD": ["4"], "NCCL_CUMEM_ENABLE": ["0", "1"], "NCCL_MIN_CTAS": ["4"],
-    "NCCL_NVLS_ENABLE": ["0", "2"], "NCCL_MAX_CTAS": ["16"], "NCCL_BUFFSIZE": ["8388608"], "NCCL_TOPO_FILE": ["/etc/topo.xml"],
-    "NCCL_NET_GDR_LEVEL": ["PHB", "SYS"], "NCCL_P2P_LEVEL": ["NVL", "SYS"], "NCCL_ALGO": ["Ring", "ring,tree"], "NCCL_RAS_ENABLE": ["1"],
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": ["1", "3"], "TORCH_NCCL_BLOCKING_WAIT": ["0", "1"], "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": ["600"],
-    "TORCH_FR_BUFFER_SIZE": ["2000", "20000"], "TORCH_NCCL_DUMP_ON_TIMEOUT": ["1", "true"], "TORCH_DISTRIBUTED_DEBUG": ["OFF", "INFO"],
-    "TORCH_NCCL_AVOID_RECORD_STREAMS": ["1"], "TORCH_NCCL_ENABLE_MONITORING": ["0", "1"], "GLOO_SOCKET_IFNAME": ["eth0", "ib0,eth0"],
-    "OMP_NUM_THREADS": ["1", "8"], "MASTER_ADDR": ["node1", "10.0.0.1"], "MASTER_PORT": ["29500"], "RANK": ["0", "7"], "WORLD_SIZE": ["8"],
-    "LOCAL_RANK": ["0"], "CUDA_VISIBLE_DEVICES": ["0,1,2,3", "GPU-ef50b440"], "CUDA_DEVICE_ORDER": ["PCI_BUS_ID"], "NCCL_VERSION": ["2.28.9-1"],
-    "CUDA_DEVICE_MAX_CONNECTIONS": ["1"], "FI_PROVIDER": ["efa"], "FI_EFA_USE_DEVICE_RDMA": ["1"], "OFI_NCCL_PROTOCOL": ["RDMA"],
-    "UCX_TLS": ["rc,cuda_copy"], "VLLM_HOST_IP": ["10.0.0.1"], "VLLM_WORKER_MULTIPROC_METHOD": ["spawn"], "PYTORCH_CUDA_ALLOC_CONF": ["expandable_segments:True"],
-    "NCCL_SOME_PLUGIN_SETTING": ["on"], "LD_LIBRARY_PATH": ["/opt/lib"], "TORCHELASTIC_RUN_ID": ["none"], "NVIDIA_VISIBLE_DEVICES": ["all"],
+    "NCCL_DEBUG": ["WARN", "VERSION"],
+    "NCCL_SOCKET_IFNAME": ["eth0", "=eth0", "eth", "^docker,lo", "ib0,eth0", "^=docker0"],
+    "NCCL_IB_HCA": ["mlx5", "=mlx5_0:1,mlx5_1:1", "^=mlx5_1", "mlx5_0,mlx5_1"],
+    "NCCL_IB_TIMEOUT": ["18", "22", "23"],
+    "NCCL_IB_RETRY_CNT": ["7"],
+    "NCCL_IB_GID_INDEX": ["3", "-1"],
+    "NCCL_IB_TC": ["106"],
+    "NCCL_IB_SL": ["1"],
+    "NCCL_CROSS_NIC": ["0", "1", "2"],
+    "NCCL_NET": ["IB"],
+    "NCCL_SOCKET_NTHREADS": ["4"],
+    "NCCL_NSOCKS_PERTHREAD": ["4"],
+    "NCCL_CUMEM_ENABLE": ["0", "1"],
+    "NCCL_MIN_CTAS": ["4"],
+    "NCCL_NVLS_ENABLE": ["0", "2"],
+    "NCCL_MAX_CTAS": ["16"],
+    "NCCL_BUFFSIZE": ["8388608"],
+    "NCCL_TOPO_FILE": ["/etc/topo.xml"],
+    "NCCL_NET_GDR_LEVEL": ["PHB", "SYS"],
+    "NCCL_P2P_LEVEL": ["NVL", "SYS"],
+    "NCCL_ALGO": ["Ring", "ring,tree"],
+    "NCCL_RAS_ENABLE": ["1"],
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": ["1", "3"],
+    "TORCH_NCCL_BLOCKING_WAIT": ["0", "1"],
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": ["600"],
+    "TORCH_FR_BUFFER_SIZE": ["2000", "20000"],
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": ["1", "true"],
+    "TORCH_DISTRIBUTED_DEBUG": ["OFF", "INFO"],
+    "TORCH_NCCL_AVOID_RECORD_STREAMS": ["1"],
+    "TORCH_NCCL_ENABLE_MONITORING": ["0", "1"],
+    "GLOO_SOCKET_IFNAME": ["eth0", "ib0,eth0"],
+    "OMP_NUM_THREADS": ["1", "8"],
+    "MASTER_ADDR": ["node1", "10.0.0.1"],
+    "MASTER_PORT": ["29500"],
+    "RANK": ["0", "7"],
+    "WORLD_SIZE": ["8"],
+    "LOCAL_RANK": ["0"],
+    "CUDA_VISIBLE_DEVICES": ["0,1,2,3", "GPU-ef50b440"],
+    "CUDA_DEVICE_ORDER": ["PCI_BUS_ID"],
+    "NCCL_VERSION": ["2.28.9-1"],
+    "CUDA_DEVICE_MAX_CONNECTIONS": ["1"],
+    "FI_PROVIDER": ["efa"],
+    "FI_EFA_USE_DEVICE_RDMA": ["1"],
+    "OFI_NCCL_PROTOCOL": ["RDMA"],
+    "UCX_TLS": ["rc,cuda_copy"],
+    "VLLM_HOST_IP": ["10.0.0.1"],
+    "VLLM_WORKER_MULTIPROC_METHOD": ["spawn"],
+    "PYTORCH_CUDA_ALLOC_CONF": ["expandable_segments:True"],
+    "NCCL_SOME_PLUGIN_SETTING": ["on"],
+    "LD_LIBRARY_PATH": ["/opt/lib"],
+    "TORCHELASTIC_RUN_ID": ["none"],
+    "NVIDIA_VISIBLE_DEVICES": ["all"],
 }
 one_sane = st.sampled_from(sorted(SANE)).flatmap(lambda n: st.tuples(st.just(n), st.sampled_from(SANE[n])))
 
 
 @settings(max_examples=1000, deadline=None)
-@given(st.dictionaries(st.sampled_from(sorted(SANE)), st.integers(0, 5), max_size=20).map(lambda d: {n: SANE[n][i % len(SANE[n])] for n, i in d.items()}))
+@given(
+    st.dictionaries(st.sampled_from(sorted(SANE)), st.integers(0, 5), max_size=20).map(
+        lambda d: {n: SANE[n][i % len(SANE[n])] for n, i in d.items()}
+    )
+)
 def test_a_thousand_sane_environments_give_nothing_above_a_note(chosen):
     assert [f.title for f in loud(with_set(**chosen))] == []
 
 
-@given(st.dictionaries(st.sampled_from(sorted({**variables(), **unread()})), st.text(max_size=20), max_size=8), st.sampled_from(["2.11.0", "2.1.2"]))
+@given(
+    st.dictionaries(st.sampled_from(sorted({**variables(), **unread()})), st.text(max_size=20), max_size=8),
+    st.sampled_from(["2.11.0", "2.1.2"]),
+)
 def test_any_environment_is_judged_without_an_error_and_every_warning_says_what_instead(chosen, torch):
     for finding in judge(with_set(torch=torch, **chosen)):
         assert finding.severity in QUIET or all(r.lines for r in finding.remedy)
@@ -100,9 +155,18 @@ def test_each_default_of_the_table_is_quiet_by_itself():
 
 def test_a_sane_gpu_host_with_the_habits_of_data_centres_gives_nothing_above_a_note():
     """ACS with an IOMMU, old Xids of programs, 8 MiB of locked memory in a shell, no name in DNS, InfiniBand off where there is none."""
-    habits = host(acs=["0000:00:01.0"], iommu="on", xids=["NVRM: Xid (PCI:0000:06:00): 43, pid=8"], addresses=Gap("failed", "Name or service not known"), hcas=[])
+    habits = host(
+        acs=["0000:00:01.0"],
+        iommu="on",
+        xids=["NVRM: Xid (PCI:0000:06:00): 43, pid=8"],
+        addresses=Gap("failed", "Name or service not known"),
+        hcas=[],
+    )
     for on in (habits, dataclasses.replace(habits, hcas=["mlx5_0"])):
-        sane = environment(role(variables={"NCCL_NVLS_ENABLE": "0"} | ({} if on.hcas else {"NCCL_IB_DISABLE": "1"}), memlock="8388608", nofile="1024"), on=on)
+        sane = environment(
+            role(variables={"NCCL_NVLS_ENABLE": "0"} | ({} if on.hcas else {"NCCL_IB_DISABLE": "1"}), memlock="8388608", nofile="1024"),
+            on=on,
+        )
         assert [f.title for f in loud(sane)] == []
 
 
@@ -122,7 +186,13 @@ def test_unknown_names_stays_quiet_when_every_name_is_known():
 
 def test_nothing_read_fires_when_a_file_sets_nothing_at_all():
     assert found(Environment([environment_file.parse("echo hello", "x.sh")], NOT_RUN), "nothing-read")[0].severity is Severity.UNKNOWN
-    for foreign in ("the loss=1", "#!/bin/sh\nexport GPUS_PER_NODE=4\nsrun accelerate launch t.py", "export PATH=/x:$PATH", "\x7fELF\0NCCL_DEBUG=INFO\0\1\0\2", "\x01\x02a=b" * 50):
+    for foreign in (
+        "the loss=1",
+        "#!/bin/sh\nexport GPUS_PER_NODE=4\nsrun accelerate launch t.py",
+        "export PATH=/x:$PATH",
+        "\x7fELF\0NCCL_DEBUG=INFO\0\1\0\2",
+        "\x01\x02a=b" * 50,
+    ):
         assert found(Environment([environment_file.parse(foreign, "x")], NOT_RUN), "nothing-read"), foreign
     for own in ("PATH=/bin\nHOME=/root\nFOO=1", "HOME=/root\0PATH=/bin\0FOO=1\0"):
         assert not found(Environment([environment_file.parse(own, "x")], NOT_RUN), "nothing-read"), own
@@ -149,13 +219,18 @@ def test_wrong_value_says_what_the_reader_does_with_it():
     assert found(with_set(NCCL_P2P_LEVEL="NVL", NCCL_SOCKET_NTHREADS="$N"), "wrong-value") == []
 
 
-@pytest.mark.parametrize("setting", ["NCCL_IB_DISABLE=yes", "NCCL_IB_DISABLE=true", "NCCL_P2P_DISABLE=on", "NCCL_MULTI_RANK_GPU_ENABLE=yes"])
+@pytest.mark.parametrize(
+    "setting", ["NCCL_IB_DISABLE=yes", "NCCL_IB_DISABLE=true", "NCCL_P2P_DISABLE=on", "NCCL_MULTI_RANK_GPU_ENABLE=yes"]
+)
 def test_a_word_that_nccl_reads_as_0_switches_nothing(setting):
     name, _, word = setting.partition("=")
     beside = {"NCCL_IB_HCA": "mlx5", "NCCL_P2P_LEVEL": "NVL", "NCCL_NVLS_ENABLE": "1"}
     told = {f.id for f in loud(with_set(nccl="2.30.7", **beside, **{name: word}))}
     assert told == {"wrong-value"} and not [f for f in judge(with_set(nccl="2.30.7", **{name: word})) if f.id == "debugging-left-on"]
-    assert {f.id for f in judge(with_set(nccl="2.30.7", **beside, **{name: "1"}))} & {"contradiction", "debugging-left-on"}, "the number does"
+    assert {f.id for f in judge(with_set(nccl="2.30.7", **beside, **{name: "1"}))} & {
+        "contradiction",
+        "debugging-left-on",
+    }, "the number does"
     shown, plain = (str(variables_table(with_set(**{name: value}))) for value in (word, "1"))
     assert f"{word!r} is read as 0" in shown and variables()[name].means in plain and variables()[name].means not in shown
 
@@ -166,7 +241,9 @@ def test_nccl_reads_the_beginning_of_a_number_also_in_hexadecimal(value, number)
 
 
 def test_only_the_leading_digits_of_a_number_count():
-    assert found(with_set(NCCL_IB_DISABLE="1x", NCCL_IB_HCA="mlx5"), "contradiction") and found(with_set(NCCL_MIN_CTAS="9x", NCCL_MAX_CTAS="8"), "contradiction")
+    assert found(with_set(NCCL_IB_DISABLE="1x", NCCL_IB_HCA="mlx5"), "contradiction") and found(
+        with_set(NCCL_MIN_CTAS="9x", NCCL_MAX_CTAS="8"), "contradiction"
+    )
     assert not found(with_set(NCCL_MIN_CTAS="x9", NCCL_MAX_CTAS="8"), "contradiction")
 
 
@@ -187,9 +264,17 @@ def test_what_may_hang_leads_before_a_misspelt_word_and_says_what_it_is_for():
     assert "04-transports" in found(with_set(NCCL_P2P_DISABLE="1"), "debugging-left-on")[0].remedy[0].text
 
 
-@pytest.mark.parametrize(("torch", "name", "rule"), [
-    ("2.8.0", "TORCH_NCCL_TRACE_BUFFER_SIZE", None), ("2.9.0", "TORCH_NCCL_TRACE_BUFFER_SIZE", "renamed-variable"), (Gap("absent"), "TORCH_NCCL_TRACE_BUFFER_SIZE",
-     "renamed-variable"), ("2.8.0", "TORCH_FR_BUFFER_SIZE", "not-yet-read"), ("2.9.1", "TORCH_FR_BUFFER_SIZE", None), (Gap("absent"), "TORCH_FR_BUFFER_SIZE", None)])
+@pytest.mark.parametrize(
+    ("torch", "name", "rule"),
+    [
+        ("2.8.0", "TORCH_NCCL_TRACE_BUFFER_SIZE", None),
+        ("2.9.0", "TORCH_NCCL_TRACE_BUFFER_SIZE", "renamed-variable"),
+        (Gap("absent"), "TORCH_NCCL_TRACE_BUFFER_SIZE", "renamed-variable"),
+        ("2.8.0", "TORCH_FR_BUFFER_SIZE", "not-yet-read"),
+        ("2.9.1", "TORCH_FR_BUFFER_SIZE", None),
+        (Gap("absent"), "TORCH_FR_BUFFER_SIZE", None),
+    ],
+)
 def test_renamed_and_not_yet_read_go_by_the_torch_in_use(torch, name, rule):
     ids = {f.id for f in judge(with_set(torch=torch, **{name: "2000"}))} & {"renamed-variable", "not-yet-read"}
     assert ids == ({rule} if rule else set())
@@ -200,16 +285,25 @@ def test_not_yet_read_names_the_old_name_where_there_was_one():
 
 
 def test_dead_variable_fires_when_the_version_is_past_its_last_reader():
-    assert found(with_set(NCCL_LL_THRESHOLD="16384"), "dead-variable")[0].title.endswith(" NCCL 2.4 is the last version that reads this variable")
+    assert found(with_set(NCCL_LL_THRESHOLD="16384"), "dead-variable")[0].title.endswith(
+        " NCCL 2.4 is the last version that reads this variable"
+    )
     assert found(with_set(nccl="2.4.8", NCCL_LL_THRESHOLD="16384"), "dead-variable") == []
-    seen = {nccl: [f.severity for f in found(with_set(nccl=nccl, NCCL_SHM_MEMCPY_MODE="1"), "dead-variable")] for nccl in ("2.30.7", "2.30.4", NOT_RUN)}
+    seen = {
+        nccl: [f.severity for f in found(with_set(nccl=nccl, NCCL_SHM_MEMCPY_MODE="1"), "dead-variable")]
+        for nccl in ("2.30.7", "2.30.4", NOT_RUN)
+    }
     assert list(seen.values()) == [[Severity.WARN], [], [Severity.NOTE]], "a file alone does not say which NCCL runs"
     assert found(with_set(NCCL_IB_CUDA_SUPPORT="1"), "renamed-variable")[0].severity is Severity.WARN
 
 
 def test_bytes_for_events_fires_when_a_buffer_is_given_in_bytes_under_either_name():
-    assert lines(found(with_set(torch="2.8", TORCH_NCCL_TRACE_BUFFER_SIZE="67108864"), "bytes-for-events")[0]) == ["TORCH_NCCL_TRACE_BUFFER_SIZE=2000"]
-    assert found(with_set(TORCH_FR_BUFFER_SIZE="67108864"), "bytes-for-events") and not found(with_set(TORCH_FR_BUFFER_SIZE="20000"), "bytes-for-events")
+    assert lines(found(with_set(torch="2.8", TORCH_NCCL_TRACE_BUFFER_SIZE="67108864"), "bytes-for-events")[0]) == [
+        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+    ]
+    assert found(with_set(TORCH_FR_BUFFER_SIZE="67108864"), "bytes-for-events") and not found(
+        with_set(TORCH_FR_BUFFER_SIZE="20000"), "bytes-for-events"
+    )
 
 
 def test_debugging_left_on_warns_when_a_transport_is_off_and_notes_chatter():
@@ -220,19 +314,34 @@ def test_debugging_left_on_warns_when_a_transport_is_off_and_notes_chatter():
 
 def test_ranks_share_a_gpu_fires_when_it_is_on_and_the_version_reads_it():
     """And cumem-must-agree: rows of rules.has_a_side_effect."""
-    assert found(with_set(NCCL_CUMEM_ENABLE="0"), "cumem-must-agree")[0].severity is Severity.NOTE and not found(with_set(NCCL_CUMEM_ENABLE=""), "cumem-must-agree")
+    assert found(with_set(NCCL_CUMEM_ENABLE="0"), "cumem-must-agree")[0].severity is Severity.NOTE and not found(
+        with_set(NCCL_CUMEM_ENABLE=""), "cumem-must-agree"
+    )
     assert found(with_set(nccl="2.30.7", NCCL_MULTI_RANK_GPU_ENABLE="1"), "ranks-share-a-gpu")
     assert not found(with_set(nccl="2.30.7", NCCL_MULTI_RANK_GPU_ENABLE="0"), "ranks-share-a-gpu")
 
 
 # ---- several ---------------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("text", [
-    "NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=NVL", "NCCL_IB_DISABLE=1 NCCL_IB_HCA=mlx5", "NCCL_IB_DISABLE=1 NCCL_NET=IB", "NCCL_NET_PLUGIN=none NCCL_NET=AWS",
-    "NCCL_MIN_CTAS=32 NCCL_MAX_CTAS=4", "NCCL_CUMEM_ENABLE=0 NCCL_MNNVL_ENABLE=1",
-    "NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=1", "NCCL_SOCKET_NTHREADS=16 NCCL_NSOCKS_PERTHREAD=8", "NCCL_MIN_NCHANNELS=32 NCCL_MAX_NCHANNELS=2",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=0", "NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
-    "NCCL_GRAPH_STREAM_ORDERING=0 NCCL_GRAPH_MIXING_SUPPORT=1", "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_TRACE_BUFFER_SIZE=0"])
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=NVL",
+        "NCCL_IB_DISABLE=1 NCCL_IB_HCA=mlx5",
+        "NCCL_IB_DISABLE=1 NCCL_NET=IB",
+        "NCCL_NET_PLUGIN=none NCCL_NET=AWS",
+        "NCCL_MIN_CTAS=32 NCCL_MAX_CTAS=4",
+        "NCCL_CUMEM_ENABLE=0 NCCL_MNNVL_ENABLE=1",
+        "NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=1",
+        "NCCL_SOCKET_NTHREADS=16 NCCL_NSOCKS_PERTHREAD=8",
+        "NCCL_MIN_NCHANNELS=32 NCCL_MAX_NCHANNELS=2",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=0",
+        "NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
+        "NCCL_GRAPH_STREAM_ORDERING=0 NCCL_GRAPH_MIXING_SUPPORT=1",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_TRACE_BUFFER_SIZE=0",
+    ],
+)
 def test_contradiction_fires_when_one_setting_undoes_another_and_stays_quiet_when_it_is_alone(text):
     pair = dict(part.split("=") for part in text.split())
     assert found(with_set(**pair), "contradiction")
@@ -240,7 +349,9 @@ def test_contradiction_fires_when_one_setting_undoes_another_and_stays_quiet_whe
         assert not found(with_set(**{name: value}), "contradiction")
 
 
-@pytest.mark.parametrize("text", ["NCCL_P2P_DISABLE=0 NCCL_P2P_LEVEL=NVL", "NCCL_ASYNC_ERROR_HANDLING=3 TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "NCCL_NO_SUCH=1"])
+@pytest.mark.parametrize(
+    "text", ["NCCL_P2P_DISABLE=0 NCCL_P2P_LEVEL=NVL", "NCCL_ASYNC_ERROR_HANDLING=3 TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "NCCL_NO_SUCH=1"]
+)
 def test_contradiction_stays_quiet_when_two_settings_agree_or_a_name_is_unknown(text):
     assert not found(with_set(**dict(part.split("=") for part in text.split())), "contradiction")
 
@@ -257,7 +368,9 @@ def test_one_value_is_judged_for_every_version_that_reads_it():
 
 
 def test_cannot_act_fires_when_a_log_setting_has_no_log():
-    assert found(with_set(NCCL_DEBUG_SUBSYS="NET"), "cannot-act") and not found(with_set(NCCL_DEBUG_SUBSYS="NET", NCCL_DEBUG="INFO"), "cannot-act")
+    assert found(with_set(NCCL_DEBUG_SUBSYS="NET"), "cannot-act") and not found(
+        with_set(NCCL_DEBUG_SUBSYS="NET", NCCL_DEBUG="INFO"), "cannot-act"
+    )
 
 
 def test_conf_overridden_fires_when_the_environment_says_otherwise():
@@ -267,7 +380,10 @@ def test_conf_overridden_fires_when_the_environment_says_otherwise():
         ["NCCL_SOCKET_IFNAME", "/etc/nccl.conf", "nope0", "eth0"],
         ["NCCL_IB_HCA", "/etc/nccl.conf", "mlx5_1", "/home/a/.nccl.conf", "mlx5_0"]], "the loser, then the winner"
     assert loud(env) == []
-    assert found(environment(role(variables={"NCCL_IB_HCA": "mlx5_0"}, conf={"/etc/nccl.conf": {"NCCL_IB_HCA": "mlx5_0"}})), "conf-overridden") == []
+    assert (
+        found(environment(role(variables={"NCCL_IB_HCA": "mlx5_0"}, conf={"/etc/nccl.conf": {"NCCL_IB_HCA": "mlx5_0"}})), "conf-overridden")
+        == []
+    )
 
 
 def test_a_setting_in_nccl_conf_is_judged_like_one_in_the_environment():
@@ -304,7 +420,9 @@ def test_interface_missing_fires_when_no_interface_fits_and_stays_quiet_for_pref
     broken, = found(with_set(NCCL_SOCKET_IFNAME="ens1f0"), "interface-missing")
     assert (broken.severity, broken.cause, lines(broken)) == (Severity.BROKEN, "socket-interface-wrong", ["NCCL_SOCKET_IFNAME=eth0"])
     assert found(with_set(NCCL_SOCKET_IFNAME="eth0,ens1f0"), "interface-missing")[0].severity is Severity.NOTE
-    assert found(with_set(NCCL_SOCKET_IFNAME="=eth"), "interface-missing") and found(with_set(GLOO_SOCKET_IFNAME="eth"), "interface-missing")
+    assert found(with_set(NCCL_SOCKET_IFNAME="=eth"), "interface-missing") and found(
+        with_set(GLOO_SOCKET_IFNAME="eth"), "interface-missing"
+    )
     for good in ("eth", "=eth0", "^ens", "^=ens1", "ib,eth"):
         assert not found(with_set(NCCL_SOCKET_IFNAME=good), "interface-missing")
     assert not found(with_set(on=NOT_RUN, NCCL_SOCKET_IFNAME="ens1f0"), "interface-missing")
@@ -324,12 +442,20 @@ def test_cannot_act_fires_when_the_network_is_not_there():
     assert found(with_set(NCCL_SOCKET_IFNAME="lo"), "cannot-act") and not found(with_set(on=bare, NCCL_IB_DISABLE="1"), "cannot-act")
 
 
-@pytest.mark.parametrize(("changes", "rule", "severity"), [
-    ({"addresses": Gap("failed", "Name or service not known")}, "name-not-resolved", Severity.NOTE),
-    ({"acs": ["0000:00:01.0"], "iommu": "on"}, "peer-traffic-redirected", Severity.NOTE),
-    ({"xids": ["NVRM: Xid (PCI:0000:06:00): 79, pid=1, GPU has fallen off the bus."]}, "xids-seen", Severity.WARN),
-    ({"xids": ["NVRM: Xid (PCI:0000:06:00): 31, pid=7", "NVRM: Xid (PCI:0000:06:00): 79"]}, "xids-seen", Severity.WARN),
-    ({"xids": ["NVRM: Xid (PCI:0000:06:00): 31, pid=7, name=python", "NVRM: Xid (PCI:0000:07:00): 43, pid=8"]}, "xids-seen", Severity.NOTE)])
+@pytest.mark.parametrize(
+    ("changes", "rule", "severity"),
+    [
+        ({"addresses": Gap("failed", "Name or service not known")}, "name-not-resolved", Severity.NOTE),
+        ({"acs": ["0000:00:01.0"], "iommu": "on"}, "peer-traffic-redirected", Severity.NOTE),
+        ({"xids": ["NVRM: Xid (PCI:0000:06:00): 79, pid=1, GPU has fallen off the bus."]}, "xids-seen", Severity.WARN),
+        ({"xids": ["NVRM: Xid (PCI:0000:06:00): 31, pid=7", "NVRM: Xid (PCI:0000:06:00): 79"]}, "xids-seen", Severity.WARN),
+        (
+            {"xids": ["NVRM: Xid (PCI:0000:06:00): 31, pid=7, name=python", "NVRM: Xid (PCI:0000:07:00): 43, pid=8"]},
+            "xids-seen",
+            Severity.NOTE,
+        ),
+    ],
+)
 def test_host_rules_fire_when_the_host_lacks_something(changes, rule, severity):
     assert found(environment(on=host(**changes)), rule)[0].severity is severity
     gaps = {name: Gap("no-permission", "root only") for name in changes if name != "addresses"}
@@ -351,11 +477,21 @@ def test_infiniband_off_costs_nothing_on_a_host_without_any():
 SEVERAL = {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
 
 
-@pytest.mark.parametrize(("settings", "several", "severity"), [
-    ({"NCCL_NET": "Socket"}, True, Severity.WARN), ({"NCCL_NET": "Socket"}, False, Severity.NOTE), ({"NCCL_IB_DISABLE": "1"}, True, Severity.WARN),
-    ({"NCCL_IB_DISABLE": "1", "NCCL_NET": "AWS Libfabric"}, True, None), ({"NCCL_IB_DISABLE": "1", "FI_PROVIDER": "cxi"}, True, None),
-    ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "ofi"}, True, None), ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "none"}, True, Severity.WARN),
-    ({"NCCL_IB_DISABLE": "0"}, True, None), ({"NCCL_NET": "IB"}, True, None), ({"NCCL_NET": "socket", "FI_PROVIDER": "cxi"}, True, Severity.WARN)])
+@pytest.mark.parametrize(
+    ("settings", "several", "severity"),
+    [
+        ({"NCCL_NET": "Socket"}, True, Severity.WARN),
+        ({"NCCL_NET": "Socket"}, False, Severity.NOTE),
+        ({"NCCL_IB_DISABLE": "1"}, True, Severity.WARN),
+        ({"NCCL_IB_DISABLE": "1", "NCCL_NET": "AWS Libfabric"}, True, None),
+        ({"NCCL_IB_DISABLE": "1", "FI_PROVIDER": "cxi"}, True, None),
+        ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "ofi"}, True, None),
+        ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "none"}, True, Severity.WARN),
+        ({"NCCL_IB_DISABLE": "0"}, True, None),
+        ({"NCCL_NET": "IB"}, True, None),
+        ({"NCCL_NET": "socket", "FI_PROVIDER": "cxi"}, True, Severity.WARN),
+    ],
+)
 def test_sockets_that_are_forced_are_a_fault_only_between_nodes_that_have_better(settings, several, severity):
     seen = found(with_set(**settings, **(SEVERAL if several else {})), "debugging-left-on")
     assert [f.severity for f in seen] == ([severity] if severity else [])
@@ -363,9 +499,15 @@ def test_sockets_that_are_forced_are_a_fault_only_between_nodes_that_have_better
     assert all(f.severity is Severity.NOTE for f in bare)
 
 
-@pytest.mark.parametrize(("text", "severity"), [
-    ("#SBATCH --nodes=4\nexport NCCL_NET=Socket NCCL_IB_HCA=mlx5", Severity.WARN), ("#SBATCH -N 4\nexport NCCL_NET=Socket", Severity.NOTE),
-    ("export NCCL_NET=Socket NCCL_IB_HCA=mlx5", Severity.NOTE), ("export NCCL_NET=Socket NCCL_IB_HCA=mlx5\nN=2\ntorchrun --nnodes $((N * 2)) t.py", Severity.WARN)])
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("#SBATCH --nodes=4\nexport NCCL_NET=Socket NCCL_IB_HCA=mlx5", Severity.WARN),
+        ("#SBATCH -N 4\nexport NCCL_NET=Socket", Severity.NOTE),
+        ("export NCCL_NET=Socket NCCL_IB_HCA=mlx5", Severity.NOTE),
+        ("export NCCL_NET=Socket NCCL_IB_HCA=mlx5\nN=2\ntorchrun --nnodes $((N * 2)) t.py", Severity.WARN),
+    ],
+)
 def test_a_script_shows_several_nodes_and_rdma_itself(text, severity):
     assert [f.severity for f in found(Environment([environment_file.parse(text, "x")], NOT_RUN), "debugging-left-on")] == [severity]
 
@@ -376,10 +518,17 @@ def test_the_loopback_breaks_a_job_of_several_nodes_and_no_other(name):
     assert found(with_set(**{name: "lo"}), "cannot-act")[0].severity is Severity.NOTE
     script = environment_file.parse(f"srun -N 2 env {name}==lo torchrun t.py", "x")
     assert [f.severity for f in judge(Environment([script], NOT_RUN)) if f.id == "cannot-act"] == [Severity.BROKEN]
-    for nodes, severity in (("NNODES=2", Severity.BROKEN), ("SLURM_JOB_NUM_NODES=16", Severity.BROKEN), ("NNODES=1", Severity.NOTE), ("OTHER=2", Severity.NOTE)):
+    for nodes, severity in (
+        ("NNODES=2", Severity.BROKEN),
+        ("SLURM_JOB_NUM_NODES=16", Severity.BROKEN),
+        ("NNODES=1", Severity.NOTE),
+        ("OTHER=2", Severity.NOTE),
+    ):
         dump = environment_file.parse(f"{name}=lo\n{nodes}\n", "x")
         assert [f.severity for f in judge(Environment([dump], NOT_RUN)) if f.id == "cannot-act"] == [severity]
-    assert not found(with_set(**{name: "lo,eth0"}, **SEVERAL), "cannot-act") and not found(with_set(**{name: "^lo"}, **SEVERAL), "cannot-act")
+    assert not found(with_set(**{name: "lo,eth0"}, **SEVERAL), "cannot-act") and not found(
+        with_set(**{name: "^lo"}, **SEVERAL), "cannot-act"
+    )
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.0.1.1", "::1", "[::1]:29500", "localhost:29500"])
@@ -387,13 +536,23 @@ def test_the_loopback_breaks_a_job_of_several_nodes_and_no_other(name):
 def test_an_address_of_each_node_itself_breaks_a_job_of_several_nodes_and_no_other(name, address):
     [wrong] = found(with_set(**{name: address}, **SEVERAL), "cannot-act")
     assert (wrong.severity, wrong.cause, wrong.status) == (Severity.BROKEN, "rendezvous-misconfigured", "likely")
-    assert not found(with_set(**{name: address}), "cannot-act") and not found(with_set(**{name: "node-127.0.0.1.example"}, **SEVERAL), "cannot-act")
+    assert not found(with_set(**{name: address}), "cannot-act") and not found(
+        with_set(**{name: "node-127.0.0.1.example"}, **SEVERAL), "cannot-act"
+    )
 
 
-@pytest.mark.parametrize(("text", "severity"), [
-    ("source /x/env.sh", Severity.UNKNOWN), (". env.sh\nexport MASTER_PORT=29500", Severity.UNKNOWN), ("source env.sh\nexport NCCL_DEBUG=WARN", Severity.NOTE),
-    ("if [ -f env.sh ]; then source env.sh; fi", Severity.UNKNOWN), ("docker run --env-file env.sh i", Severity.UNKNOWN),
-    ("source .venv/bin/activate\nexport NCCL_DEBUG=WARN", None), ("echo source env.sh\nexport NCCL_DEBUG=WARN", None)])
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("source /x/env.sh", Severity.UNKNOWN),
+        (". env.sh\nexport MASTER_PORT=29500", Severity.UNKNOWN),
+        ("source env.sh\nexport NCCL_DEBUG=WARN", Severity.NOTE),
+        ("if [ -f env.sh ]; then source env.sh; fi", Severity.UNKNOWN),
+        ("docker run --env-file env.sh i", Severity.UNKNOWN),
+        ("source .venv/bin/activate\nexport NCCL_DEBUG=WARN", None),
+        ("echo source env.sh\nexport NCCL_DEBUG=WARN", None),
+    ],
+)
 def test_a_file_that_a_script_sources_is_named_and_is_unknown_where_all_may_stand_in_it(text, severity):
     seen = found(Environment([environment_file.parse(text + "\nsrun python t.py", "x")], NOT_RUN), "not-followed")
     assert [f.severity for f in seen] == ([severity] if severity else [])
@@ -403,10 +562,15 @@ def test_a_file_that_a_script_sources_is_named_and_is_unknown_where_all_may_stan
 def test_a_deprecated_default_is_a_note_from_the_version_that_says_so():
     on = {"TORCH_NCCL_AVOID_RECORD_STREAMS": "1"}
     assert [f.severity for f in found(with_set(torch="2.8.0", **on), "deprecated-variable")] == [Severity.NOTE]
-    assert not found(with_set(torch="2.7.1", **on), "deprecated-variable") and not found(with_set(TORCH_NCCL_AVOID_RECORD_STREAMS="0"), "deprecated-variable")
+    assert not found(with_set(torch="2.7.1", **on), "deprecated-variable") and not found(
+        with_set(TORCH_NCCL_AVOID_RECORD_STREAMS="0"), "deprecated-variable"
+    )
 
 
-@pytest.mark.parametrize(("name", "value"), [("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0"), ("FI_LOG_LEVEL", "1"), ("FI_CXI_DISABLE_CQ_HUGETLB", "1"), ("TP_SIZE", "8")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0"), ("FI_LOG_LEVEL", "1"), ("FI_CXI_DISABLE_CQ_HUGETLB", "1"), ("TP_SIZE", "8")],
+)
 def test_what_is_read_or_is_nobody_elses_business_is_no_fault(name, value):
     assert not [f for f in judge(with_set(on=host(hcas=["cxi0"]), **{name: value})) if f.id in ("wrong-value", "debugging-left-on")]
     assert "TP_SIZE" not in environment_file.parse("TP_SIZE=8\nNCCL_DEBUG=WARN").variables
@@ -423,7 +587,9 @@ def test_limit_too_low_fires_when_few_files_or_little_locked_memory_are_allowed(
 
 def test_shm_too_small_is_told_once_for_each_mount():
     small = [64 << 20, 64 << 20, 30]
-    env = environment(role("trainer", shm=small), role("engine"), role("engine 2", shm=small), role("engine 3", shm=[64 << 20, 64 << 20, 31]))
+    env = environment(
+        role("trainer", shm=small), role("engine"), role("engine 2", shm=small), role("engine 3", shm=[64 << 20, 64 << 20, 31])
+    )
     assert [f.title.partition(": /dev/shm ")[0] for f in found(env, "shm-too-small")] == ["engine 3", "trainer"]
     assert all("64 of 64 MiB" in f.title for f in found(env, "shm-too-small"))
     assert not found(environment(), "shm-too-small") and not found(environment(role(shm=Gap("no-permission", "x"))), "shm-too-small")
@@ -445,7 +611,9 @@ def test_each_limit_of_a_process_is_read_and_compared(field):
     """A limit is a field of Role: no other code reads it, or compares the ranks of a job."""
     text = "".join(f"{row:<26}{4000 + number:<21}unlimited            units\n" for number, row in enumerate(LIMITS.values(), 1))
     limits = limits_of(text)
-    assert limits == {name: str(4000 + number) for number, name in enumerate(LIMITS, 1)} and limits_of(NOT_RUN) == dict.fromkeys(LIMITS, NOT_RUN)
+    assert limits == {name: str(4000 + number) for number, name in enumerate(LIMITS, 1)} and limits_of(NOT_RUN) == dict.fromkeys(
+        LIMITS, NOT_RUN
+    )
     told, = found(environment(role("trainer"), role("engine", **{field: "17"})), "roles-differ")
     assert told.evidence[-1].source == f"environment.roles[1].{field}" and "engine (17)" in told.title
 
@@ -455,7 +623,11 @@ def test_each_limit_of_a_process_is_read_and_compared(field):
 def test_wheel_disagrees_fires_when_two_wheels_claim_one_path():
     lib = library(version="2.27.5", cuda="12.9", wheels={"nvidia-nccl-cu13 2.28.9": "other", "nvidia-nccl-cu12 2.27.5": "same"})
     finding, = found(environment(on=host(libraries=[lib])), "wheel-disagrees")
-    assert re.findall(r"(?:libnccl|nvidia-nccl-cu\d+) [\d.]+", finding.title) == ["libnccl 2.27.5", "nvidia-nccl-cu12 2.27.5", "nvidia-nccl-cu13 2.28.9"]
+    assert re.findall(r"(?:libnccl|nvidia-nccl-cu\d+) [\d.]+", finding.title) == [
+        "libnccl 2.27.5",
+        "nvidia-nccl-cu12 2.27.5",
+        "nvidia-nccl-cu13 2.28.9",
+    ]
     assert not found(environment(), "wheel-disagrees")
     elsewhere = library("/opt/libnccl.so.2", wheels={"nvidia-nccl-cu12 2.19.3": "other"})
     assert not found(environment(on=host(libraries=[library(), elsewhere])), "wheel-disagrees"), "not mapped: nobody runs it"
@@ -529,17 +701,33 @@ def test_roles_libraries_differ_fires_when_one_version_number_has_two_contents()
     assert note.severity is Severity.NOTE and "trainer: 2.28.9 (/opt/libnccl.so.2)" in note.title
 
 
-@pytest.mark.parametrize(("requires", "severity"), [
-    ({"vllm 0.10.0": ["torch==2.7.1"]}, Severity.WARN), ({"vllm 0.20.2": ["torch==2.11.0"]}, None), ({"deepspeed 0.19.6": ["torch>=2.0.0"]}, None),
-    ({"vllm 0.11.1": ["ray[cgraph]>=2.48.0"], "ray 2.40.0": []}, Severity.WARN), ({"vllm 0.11.0": ["ray[cgraph]>=2.48.0"]}, Severity.NOTE),
-    ({"torch 2.11.0": ["nvidia-nccl-cu13==2.28.9; platform_system == \"Linux\""], "nvidia-nccl-cu13 2.30.4": []}, Severity.NOTE),
-    ({"torch 2.11.0": ["nvidia-nccl-cu13==2.28.9"], "nvidia-nccl-cu13 2.28.9": []}, None),
-    ({"x 1": ["torch<2.11,>=2.4"]}, Severity.WARN), ({"x 1": ["torch (>=2.4,!=2.11.*)"]}, Severity.WARN), ({"x 1": ["torch~=2.10"]}, None), ({"x 1": ["torch==2.*"]}, None),
-    ({"x 1": ["torch==2.7.1; extra == 'old'"]}, None), ({"x 1": ["torch==2.7.1 ; sys_platform == 'darwin'"]}, None), ({"x 1": ["torchvision==0.1"]}, None)])
+@pytest.mark.parametrize(
+    ("requires", "severity"),
+    [
+        ({"vllm 0.10.0": ["torch==2.7.1"]}, Severity.WARN),
+        ({"vllm 0.20.2": ["torch==2.11.0"]}, None),
+        ({"deepspeed 0.19.6": ["torch>=2.0.0"]}, None),
+        ({"vllm 0.11.1": ["ray[cgraph]>=2.48.0"], "ray 2.40.0": []}, Severity.WARN),
+        ({"vllm 0.11.0": ["ray[cgraph]>=2.48.0"]}, Severity.NOTE),
+        ({"torch 2.11.0": ['nvidia-nccl-cu13==2.28.9; platform_system == "Linux"'], "nvidia-nccl-cu13 2.30.4": []}, Severity.NOTE),
+        ({"torch 2.11.0": ["nvidia-nccl-cu13==2.28.9"], "nvidia-nccl-cu13 2.28.9": []}, None),
+        ({"x 1": ["torch<2.11,>=2.4"]}, Severity.WARN),
+        ({"x 1": ["torch (>=2.4,!=2.11.*)"]}, Severity.WARN),
+        ({"x 1": ["torch~=2.10"]}, None),
+        ({"x 1": ["torch==2.*"]}, None),
+        ({"x 1": ["torch==2.7.1; extra == 'old'"]}, None),
+        ({"x 1": ["torch==2.7.1 ; sys_platform == 'darwin'"]}, None),
+        ({"x 1": ["torchvision==0.1"]}, None),
+    ],
+)
 def test_framework_version_incompatible_fires_by_the_metadata_beside_torch(requires, severity):
     told = found(environment(role(requires=requires)), "framework-version-incompatible")
     assert [f.severity for f in told] == ([severity] if severity else [])
-    assert not found(environment(role(requires=requires, torch=NOT_RUN)), "framework-version-incompatible") or "ray" in str(requires) or "nvidia" in str(requires)
+    assert (
+        not found(environment(role(requires=requires, torch=NOT_RUN)), "framework-version-incompatible")
+        or "ray" in str(requires)
+        or "nvidia" in str(requires)
+    )
 
 
 def test_framework_version_incompatible_names_both_versions_and_a_way_out():
@@ -574,15 +762,23 @@ def test_a_finding_stands_for_each_requirement_that_packaging_calls_unmet(releas
     assert bool(version_findings(release + local, f"torch{','.join(clauses)}")) is not met
 
 
-@pytest.mark.parametrize(("marker", "markers", "severity"), [
-    ("sys_platform == 'linux' and python_version >= '3.10'", {"python_version": "3.11"}, Severity.WARN),
-    ("sys_platform == 'linux' and python_version >= '3.10'", {"python_version": "3.9"}, None),
-    ("sys_platform == 'linux' and python_version >= '3.10'", {}, Severity.UNKNOWN),
-    ("python_version >= '3.8'", {}, Severity.WARN), ("python_full_version < '3.11.4'", {"python_version": "3.11"}, Severity.UNKNOWN),
-    ("python_full_version < '3.11.4'", {"python_version": "3.12"}, None),
-    ("platform_machine == 'aarch64'", {"platform_machine": "x86_64"}, None), ("platform_machine == 'aarch64'", {}, Severity.UNKNOWN),
-    ("platform_release >= '5'", {"python_version": "3.11", "platform_machine": "x86_64"}, Severity.UNKNOWN),
-    ("python_version ~= 'new'", {"python_version": "3.11"}, Severity.UNKNOWN), ("extra == 'old'", {}, None), ("cuda > 12", {}, Severity.UNKNOWN)])
+@pytest.mark.parametrize(
+    ("marker", "markers", "severity"),
+    [
+        ("sys_platform == 'linux' and python_version >= '3.10'", {"python_version": "3.11"}, Severity.WARN),
+        ("sys_platform == 'linux' and python_version >= '3.10'", {"python_version": "3.9"}, None),
+        ("sys_platform == 'linux' and python_version >= '3.10'", {}, Severity.UNKNOWN),
+        ("python_version >= '3.8'", {}, Severity.WARN),
+        ("python_full_version < '3.11.4'", {"python_version": "3.11"}, Severity.UNKNOWN),
+        ("python_full_version < '3.11.4'", {"python_version": "3.12"}, None),
+        ("platform_machine == 'aarch64'", {"platform_machine": "x86_64"}, None),
+        ("platform_machine == 'aarch64'", {}, Severity.UNKNOWN),
+        ("platform_release >= '5'", {"python_version": "3.11", "platform_machine": "x86_64"}, Severity.UNKNOWN),
+        ("python_version ~= 'new'", {"python_version": "3.11"}, Severity.UNKNOWN),
+        ("extra == 'old'", {}, None),
+        ("cuda > 12", {}, Severity.UNKNOWN),
+    ],
+)
 def test_a_marker_is_judged_for_the_interpreter_of_the_job(marker, markers, severity):
     assert version_findings("2.11.0", f"torch==2.7.1; {marker}", **markers) == ([severity] if severity else [])
 
@@ -592,7 +788,13 @@ def test_a_version_that_cannot_be_read_leaves_the_requirement_undecided():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.dictionaries(st.text(max_size=30), st.lists(st.text(max_size=60) | st.from_regex(r"torch(\[x\])? ?(==|>=|~=|<) ?[0-9.]{0,9}(\*|a0)?(; .{0,20})?"), max_size=4), max_size=4))
+@given(
+    st.dictionaries(
+        st.text(max_size=30),
+        st.lists(st.text(max_size=60) | st.from_regex(r"torch(\[x\])? ?(==|>=|~=|<) ?[0-9.]{0,9}(\*|a0)?(; .{0,20})?"), max_size=4),
+        max_size=4,
+    )
+)
 def test_any_metadata_is_judged_without_an_error(requires):
     assert judge(environment(role(requires=requires)))
 
@@ -609,10 +811,16 @@ def test_facts_survive_json():
 
 
 NOTES = {
-    "export NCCL_DEBUG=ERROR\nexport NCCL_CUMEM_ENABLE=0\nNCCL_LIBRARY=$VENV/libnccl.so.2\nLD_PRELOAD=$NCCL_LIBRARY python grpo.py": {"NCCL_DEBUG", "NCCL_LIBRARY"},
+    "export NCCL_DEBUG=ERROR\nexport NCCL_CUMEM_ENABLE=0\nNCCL_LIBRARY=$VENV/libnccl.so.2\nLD_PRELOAD=$NCCL_LIBRARY python grpo.py": {
+        "NCCL_DEBUG",
+        "NCCL_LIBRARY",
+    },
     "export NCCL_DEBUG=INFO          # Verbose\nexport NCCL_TIMEOUT=1800        # 30 min\ndeepspeed --num_gpus=4 t.py": {"NCCL_TIMEOUT"},
-    "beaker experiment create x.yml \\\n --env TORCH_NCCL_DEBUG=INFO \\\n --env NCCL_DEBUG=INFO \\\n --env TORCH_NCCL_TRACE_BUFFER_SIZE=67108864 \\\n"
-    " --env NCCL_ASYNC_ERROR_HANDLING=1": {"TORCH_NCCL_DEBUG", "TORCH_NCCL_TRACE_BUFFER_SIZE"},
+    "beaker experiment create x.yml \\\n --env TORCH_NCCL_DEBUG=INFO \\\n --env NCCL_DEBUG=INFO \\\n"
+    " --env TORCH_NCCL_TRACE_BUFFER_SIZE=67108864 \\\n --env NCCL_ASYNC_ERROR_HANDLING=1": {
+        "TORCH_NCCL_DEBUG",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    },
 }
 
 

@@ -70,7 +70,9 @@ def waiting(*numbers: int, **more) -> list:
 def test_the_sentence_of_a_rank_that_saves_while_31_wait() -> None:
     saving = s.rank(13, s.SAVING, "D", "folio_wait", moments={"D folio_wait": 60, "R running": 37}, world=32)
     found = told(s.look(*waiting(*(n for n in range(32) if n != 13), world=32), saving))
-    assert re.fullmatch(r"rank 13 .* save_pretrained, train\.py:812 .*_save\b.*; 31 ranks .* all_reduce; .*network", found.sentence), "the one sentence that the product is for"
+    assert re.fullmatch(
+        r"rank 13 .* save_pretrained, train\.py:812 .*_save\b.*; 31 ranks .* all_reduce; .*network", found.sentence
+    ), "the one sentence that the product is for"
     assert (found.kind, found.cause, culprits(found)) == ("host-busy", "rank-busy-on-host", [13])
     assert (len(found.victims), found.collective) == (31, "all_reduce")
 
@@ -83,7 +85,9 @@ def test_a_save_over_a_slow_network_is_work_too_and_a_wait_for_a_request_is_none
 
 def test_of_a_rank_in_its_own_code_it_is_not_said_that_it_will_not_come() -> None:
     loads = s.rank(1, [Frame("load_data", "/home/a/train.py", 40)], "S", "hrtimer_nanosleep")
-    loading, polling = told(s.look(loads, *waiting(0, 2, 3))), told(s.look(s.rank(1, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(0, 2, 3)))
+    loading, polling = told(s.look(loads, *waiting(0, 2, 3))), told(
+        s.look(s.rank(1, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(0, 2, 3))
+    )
     assert (loading.kind, culprits(loading), loading.cause) == ("host-busy", [1], "rank-busy-on-host")
     assert (polling.kind, culprits(polling), polling.cause) == ("skipped", [1], None)
     ras = [s.communicator(counts, counts) for counts in [{0: 9, 1: 8, 2: 9, 3: 9}]]
@@ -100,13 +104,24 @@ def stranger(number: int, frames, torch: bool = False, nccl: str = "", remote: s
     return dataclasses.replace(made, **{"pid": 100 + number, "world_size": None, **more})
 
 
-@pytest.mark.parametrize(("processes", "is_stranger"), [
-    ([stranger(0, s.ASLEEP)], True), ([stranger(0, s.IN_ALL_REDUCE)], True), ([stranger(0, None)], True),
-    ([stranger(0, s.ASLEEP, torch=True)], True), ([stranger(0, s.IN_ALL_REDUCE, torch=True)], False), ([stranger(0, None, torch=True)], False),
-    ([stranger(0, s.IN_ALL_REDUCE, nccl="/x/libnccl.so.2")], False), ([stranger(0, s.ASLEEP, rank=0)], False), ([stranger(0, s.ASLEEP, world_size=4)], False),
-    ([stranger(0, s.ASLEEP, torch=True, remote="10.0.0.1:5001"), stranger(1, s.ASLEEP, torch=True, remote="10.0.0.1:5000")], False),
-    ([stranger(0, s.ASLEEP, torch=True, remote="10.0.0.1:5000")], True), ([stranger(0, s.ASLEEP, torch=True, remote="10.0.0.9:443")], True),
-    ([stranger(0, s.ASLEEP, remote="10.0.0.1:5001"), stranger(1, s.ASLEEP, remote="10.0.0.1:5000")], True)])
+@pytest.mark.parametrize(
+    ("processes", "is_stranger"),
+    [
+        ([stranger(0, s.ASLEEP)], True),
+        ([stranger(0, s.IN_ALL_REDUCE)], True),
+        ([stranger(0, None)], True),
+        ([stranger(0, s.ASLEEP, torch=True)], True),
+        ([stranger(0, s.IN_ALL_REDUCE, torch=True)], False),
+        ([stranger(0, None, torch=True)], False),
+        ([stranger(0, s.IN_ALL_REDUCE, nccl="/x/libnccl.so.2")], False),
+        ([stranger(0, s.ASLEEP, rank=0)], False),
+        ([stranger(0, s.ASLEEP, world_size=4)], False),
+        ([stranger(0, s.ASLEEP, torch=True, remote="10.0.0.1:5001"), stranger(1, s.ASLEEP, torch=True, remote="10.0.0.1:5000")], False),
+        ([stranger(0, s.ASLEEP, torch=True, remote="10.0.0.1:5000")], True),
+        ([stranger(0, s.ASLEEP, torch=True, remote="10.0.0.9:443")], True),
+        ([stranger(0, s.ASLEEP, remote="10.0.0.1:5001"), stranger(1, s.ASLEEP, remote="10.0.0.1:5000")], True),
+    ],
+)
 def test_a_process_without_a_rank_is_a_stranger_unless_it_waits_or_speaks_to_another(processes: list[LiveRank], is_stranger: bool) -> None:
     found = told(s.look(*processes))
     assert (found.job == NO_JOB) is is_stranger
@@ -116,7 +131,10 @@ def test_a_process_without_a_rank_is_a_stranger_unless_it_waits_or_speaks_to_ano
 def test_what_was_not_seen_names_the_ranks_or_pids_it_was_not_seen_of() -> None:
     hidden = {"log_tail": Gap("no-permission"), "samples": []}
     one, two = waiting(0, 1)
-    known, unknown = (told(s.look(dataclasses.replace(one, world_size=2, **hidden, rank=n), dataclasses.replace(two, world_size=2))).not_seen for n in (0, None))
+    known, unknown = (
+        told(s.look(dataclasses.replace(one, world_size=2, **hidden, rank=n), dataclasses.replace(two, world_size=2))).not_seen
+        for n in (0, None)
+    )
     for lines, whose in ((known, "0"), (unknown, "100")):
         assert {f"stacks: the process ended (rank {whose})", f"log: no-permission (rank {whose})"} <= set(lines)
         assert not any(line.startswith("sockets") for line in lines)
@@ -126,7 +144,14 @@ def test_what_was_not_seen_names_the_ranks_or_pids_it_was_not_seen_of() -> None:
     (None, "/x/torch/distributed/elastic/agent/server/api.py", True), (0, "/x/torch/distributed/elastic/agent/server/api.py", False),
     (None, "/x/torch/distributed/run.py", False)])
 def test_torchrun_without_a_rank_is_told_as_that(rank: int | None, file: str, is_launcher: bool) -> None:
-    agent = stranger(0, [Frame("_invoke_run", file, 860), Frame("main", "/x/torch/distributed/run.py", 900)], torch=True, nccl="/x/libnccl.so.2", rank=rank, world_size=4)
+    agent = stranger(
+        0,
+        [Frame("_invoke_run", file, 860), Frame("main", "/x/torch/distributed/run.py", 900)],
+        torch=True,
+        nccl="/x/libnccl.so.2",
+        rank=rank,
+        world_size=4,
+    )
     assert (told(s.look(agent)).decides == LOOK_THERE and "torchrun has not started a rank" in told(s.look(agent)).sentence) is is_launcher
 
 
@@ -157,7 +182,9 @@ def test_a_comprehension_at_its_one_line_is_a_loop(function: str, kind: str) -> 
 
 
 def test_nobody_is_accused_where_the_others_still_move() -> None:
-    moving = [s.rank(n, s.IN_ALL_REDUCE, cpu_s=0.4, switches=50, lines=(0, 3, 1, 2), moments={"S futex": 50, "R running": 47}) for n in (0, 2, 3)]
+    moving = [
+        s.rank(n, s.IN_ALL_REDUCE, cpu_s=0.4, switches=50, lines=(0, 3, 1, 2), moments={"S futex": 50, "R running": 47}) for n in (0, 2, 3)
+    ]
     found = told(s.look(s.rank(1, s.ASLEEP, "R", "running", cpu_s=3.0, moments=BUSY), *moving))
     assert (found.kind, found.culprits) == ("healthy", [])
 
@@ -176,7 +203,9 @@ def test_beside_one_that_moves_nobody_is_accused_unless_all_others_wait() -> Non
         found = told(s.look(other, *waiting(1, 2), moves))
         assert (found.kind, culprits(found)) == ("unknown", [])
     left = dataclasses.replace(s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), log_tail=["RuntimeError: Connection reset by peer"])
-    assert told(s.look(left, *waiting(1, 2), moves)).decides != told(s.look(left, *waiting(1, 2, 3))).decides, "who moves was not left alone"
+    assert (
+        told(s.look(left, *waiting(1, 2), moves)).decides != told(s.look(left, *waiting(1, 2, 3))).decides
+    ), "who moves was not left alone"
     assert culprits(told(s.look(*waiting(0, 1, 2), moves))) == [3]
     of_eight = [dataclasses.replace(r, world_size=8, local_world_size=4) for r in (*waiting(0, 1, 2), moves)]
     assert culprits(told(s.look(*of_eight))) == [], "it may move with the four of another host"
@@ -256,12 +285,19 @@ def test_where_ranks_meet_on_loopback_all_others_should_be_on_that_host() -> Non
 def test_no_rank_is_missing_where_numbers_or_sizes_are_unknown_or_differ(change: dict) -> None:
     first, second, third = waiting(0, 1, 3)
     assert gone(s.look(first, second, dataclasses.replace(third, **change))) == {}
-    assert gone(s.look(*(dataclasses.replace(r, **change) for r in (first, second, third)))) == ({2: "node1"} if change == {"world_size": 8} else {})
+    assert gone(s.look(*(dataclasses.replace(r, **change) for r in (first, second, third)))) == (
+        {2: "node1"} if change == {"world_size": 8} else {}
+    )
 
 
 def test_a_host_has_one_block_of_ranks_within_the_world() -> None:
     def on_one_host(*places: tuple[int, int], width: int) -> Live:
-        return s.look(*(dataclasses.replace(s.rank(n, s.IN_ALL_REDUCE, local=local, world=8), job="10.0.0.1:29500", local_world_size=width) for n, local in places))
+        return s.look(
+            *(
+                dataclasses.replace(s.rank(n, s.IN_ALL_REDUCE, local=local, world=8), job="10.0.0.1:29500", local_world_size=width)
+                for n, local in places
+            )
+        )
 
     assert gone(on_one_host((0, 0), (3, 1), width=2)) == {}, "two numberings"
     assert gone(on_one_host((6, 0), width=4)) == {7: "node1"} and gone(on_one_host((1, 2), width=4)) == {0: "node1", 2: "node1"}
@@ -329,9 +365,16 @@ def test_world_sizes_that_differ_and_a_tie_accuses_nobody() -> None:
 def test_an_unanswered_connection_and_one_that_is_established() -> None:
     asking = s.rank(1, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.2:40000", "10.0.0.1:29500")])
     found = told(s.look(asking, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)]))
-    assert (found.kind, culprits(found), found.cause, found.decides) == ("unreachable", [1], "network-path-blocked", "nc -vz 10.0.0.1 29500")
+    assert (found.kind, culprits(found), found.cause, found.decides) == (
+        "unreachable",
+        [1],
+        "network-path-blocked",
+        "nc -vz 10.0.0.1 29500",
+    )
     tracker = dataclasses.replace(asking, sockets=[dataclasses.replace(asking.sockets[0], remote="203.0.113.9:443")])
-    assert told(s.look(tracker, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)])).kind == "symmetric"  # a hub that a proxy hides is not the job's
+    assert (
+        told(s.look(tracker, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)])).kind == "symmetric"
+    )  # a hub that a proxy hides is not the job's
     joined = dataclasses.replace(asking, sockets=[dataclasses.replace(asking.sockets[0], state="ESTABLISHED")])
     assert told(s.look(joined, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)])).kind == "symmetric"
 
@@ -340,11 +383,18 @@ STDLIB, SERVE = "/usr/lib/python3.11/", Frame("serve", "/home/a/serve.py", 9)
 GET = Frame("get", STDLIB + "multiprocessing/queues.py", 103)
 
 
-@pytest.mark.parametrize(("frames", "kind"), [
-    ([Frame("wait", STDLIB + "threading.py", 327), Frame("get", STDLIB + "queue.py", 171), SERVE], "unknown"),
-    ([GET, SERVE], "unknown"), ([Frame("select", STDLIB + "selectors.py", 468), Frame("_run_once", STDLIB + "asyncio/base_events.py", 1890), SERVE], "unknown"),
-    ([Frame("select", STDLIB + "selectors.py", 415), Frame("serve_forever", STDLIB + "socketserver.py", 233), SERVE], "unknown"),
-    ([SERVE], "skipped"), ([Frame("wait", STDLIB + "threading.py", 327), SERVE], "skipped"), ([Frame("accept", STDLIB + "socket.py", 294), SERVE], "skipped")])
+@pytest.mark.parametrize(
+    ("frames", "kind"),
+    [
+        ([Frame("wait", STDLIB + "threading.py", 327), Frame("get", STDLIB + "queue.py", 171), SERVE], "unknown"),
+        ([GET, SERVE], "unknown"),
+        ([Frame("select", STDLIB + "selectors.py", 468), Frame("_run_once", STDLIB + "asyncio/base_events.py", 1890), SERVE], "unknown"),
+        ([Frame("select", STDLIB + "selectors.py", 415), Frame("serve_forever", STDLIB + "socketserver.py", 233), SERVE], "unknown"),
+        ([SERVE], "skipped"),
+        ([Frame("wait", STDLIB + "threading.py", 327), SERVE], "skipped"),
+        ([Frame("accept", STDLIB + "socket.py", 294), SERVE], "skipped"),
+    ],
+)
 def test_a_rank_that_waits_for_work_may_be_idle(frames: list[Frame], kind: str) -> None:
     picture = told(s.look(s.rank(0, frames, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3)))
     assert (picture.kind, picture.cause, culprits(picture)) == (kind, None, [0]) and (picture.status == "likely") is (kind == "skipped")
@@ -357,23 +407,47 @@ SERVER = [Frame("process_request", STDLIB + "socketserver.py", 347), Frame("serv
 VLLM = "/opt/venv/lib/python3.11/site-packages/vllm/"
 
 
-@pytest.mark.parametrize("frames", [
-    [Frame("take_lock", "/home/a/serve.py", 3), Frame("handle", "/home/a/serve.py", 30), *SERVER],
-    [Frame("sleep", VLLM + "lock.py", 3), Frame("handle", VLLM + "server.py", 30), *SERVER],  # an installed package is no wait either
-    [Frame("wait", STDLIB + "threading.py", 327), Frame("handle", "/home/a/serve.py", 30), *SERVER],
-    [Frame("fetch", "/home/a/rows.py", 8), Frame("get", STDLIB + "queue.py", 171), SERVE],
-    [SELECT, Frame("_communicate", STDLIB + "subprocess.py", 2021), Frame("run", STDLIB + "subprocess.py", 550), SERVE],
-    [SELECT, Frame("wait", STDLIB + "multiprocessing/connection.py", 930), Frame("wait", STDLIB + "multiprocessing/popen_fork.py", 40), Frame("join", STDLIB + "multiprocessing/process.py", 149), SERVE]])
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [Frame("take_lock", "/home/a/serve.py", 3), Frame("handle", "/home/a/serve.py", 30), *SERVER],
+        [Frame("sleep", VLLM + "lock.py", 3), Frame("handle", VLLM + "server.py", 30), *SERVER],  # an installed package is no wait either
+        [Frame("wait", STDLIB + "threading.py", 327), Frame("handle", "/home/a/serve.py", 30), *SERVER],
+        [Frame("fetch", "/home/a/rows.py", 8), Frame("get", STDLIB + "queue.py", 171), SERVE],
+        [SELECT, Frame("_communicate", STDLIB + "subprocess.py", 2021), Frame("run", STDLIB + "subprocess.py", 550), SERVE],
+        [
+            SELECT,
+            Frame("wait", STDLIB + "multiprocessing/connection.py", 930),
+            Frame("wait", STDLIB + "multiprocessing/popen_fork.py", 40),
+            Frame("join", STDLIB + "multiprocessing/process.py", 149),
+            SERVE,
+        ],
+    ],
+)
 def test_a_rank_in_a_handler_or_beside_a_child_is_not_idle(frames: list[Frame]) -> None:
     """`watch` reports it: only an idle rank may go on."""
     picture = told(s.look(s.rank(0, frames, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3)))
     assert (picture.kind, picture.status, culprits(picture)) == ("skipped", "likely", [0]) and picture.kind not in RUNS_ON
 
 
-@pytest.mark.parametrize("frames", [
-    [SELECT, Frame("wait", STDLIB + "multiprocessing/connection.py", 930), Frame("poll", STDLIB + "multiprocessing/connection.py", 260), SERVE],
-    [Frame("get", "/usr/lib64/python3.12/queue.py", 171), SERVE],
-    [Frame("wait", STDLIB + "threading.py", 327), Frame("get", STDLIB + "queue.py", 171), Frame("busy_loop", VLLM + "engine.py", 9), SERVE]])
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [
+            SELECT,
+            Frame("wait", STDLIB + "multiprocessing/connection.py", 930),
+            Frame("poll", STDLIB + "multiprocessing/connection.py", 260),
+            SERVE,
+        ],
+        [Frame("get", "/usr/lib64/python3.12/queue.py", 171), SERVE],
+        [
+            Frame("wait", STDLIB + "threading.py", 327),
+            Frame("get", STDLIB + "queue.py", 171),
+            Frame("busy_loop", VLLM + "engine.py", 9),
+            SERVE,
+        ],
+    ],
+)
 def test_a_wait_that_a_library_or_another_python_makes_may_be_idle(frames: list[Frame]) -> None:
     assert told(s.look(s.rank(0, frames, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))).kind == "unknown"
 
@@ -381,8 +455,15 @@ def test_a_wait_that_a_library_or_another_python_makes_may_be_idle(frames: list[
 LOCKED = [Frame("cache", "/home/a/train.py", 96)]
 
 
-@pytest.mark.parametrize(("frames", "names"), [
-    ((s.IN_ALL_REDUCE, s.IN_ALL_REDUCE, LOCKED), [2]), ((LOCKED, s.IN_ALL_REDUCE, s.IN_ALL_REDUCE, s.IN_ALL_REDUCE), [0]), ((s.IN_ALL_REDUCE, LOCKED), []), ((s.IN_BARRIER, s.IN_BARRIER, LOCKED), [2])])
+@pytest.mark.parametrize(
+    ("frames", "names"),
+    [
+        ((s.IN_ALL_REDUCE, s.IN_ALL_REDUCE, LOCKED), [2]),
+        ((LOCKED, s.IN_ALL_REDUCE, s.IN_ALL_REDUCE, s.IN_ALL_REDUCE), [0]),
+        ((s.IN_ALL_REDUCE, LOCKED), []),
+        ((s.IN_BARRIER, s.IN_BARRIER, LOCKED), [2]),
+    ],
+)
 def test_a_rank_on_a_lock_of_its_program_is_named_without_a_cause(frames: tuple[list[Frame], ...], names: list[int]) -> None:
     """A lock and work.wait() look the same; a call of torch.distributed has a frame."""
     picture = told(s.look(*[s.rank(n, f, world=len(frames)) for n, f in enumerate(frames)]))
@@ -401,11 +482,21 @@ def call(name: str) -> list[Frame]:
     return [dataclasses.replace(s.IN_ALL_REDUCE[0], function=name), *s.IN_ALL_REDUCE[1:]]
 
 
-@pytest.mark.parametrize(("calls", "nccl", "world", "kind", "status"), [
-    (["recv", "recv"], "", 2, "unmatched", "established"), (["send", "send", "send"], "", 3, "unmatched", "established"),
-    (["recv", "recv"], "/usr/lib/libnccl.so.2", 2, "unmatched", "likely"), (["send", "recv"], "", 2, "unmatched", "possible"),
-    (["recv", "recv"], "", 4, "unknown", ""), (["recv"], "", 1, "symmetric", "possible"), (["barrier", "barrier"], "", 2, "symmetric", "possible")])
-def test_ranks_that_all_receive_or_all_send_are_a_fault_of_the_code(calls: list[str], nccl: str, world: int, kind: str, status: str) -> None:
+@pytest.mark.parametrize(
+    ("calls", "nccl", "world", "kind", "status"),
+    [
+        (["recv", "recv"], "", 2, "unmatched", "established"),
+        (["send", "send", "send"], "", 3, "unmatched", "established"),
+        (["recv", "recv"], "/usr/lib/libnccl.so.2", 2, "unmatched", "likely"),
+        (["send", "recv"], "", 2, "unmatched", "possible"),
+        (["recv", "recv"], "", 4, "unknown", ""),
+        (["recv"], "", 1, "symmetric", "possible"),
+        (["barrier", "barrier"], "", 2, "symmetric", "possible"),
+    ],
+)
+def test_ranks_that_all_receive_or_all_send_are_a_fault_of_the_code(
+    calls: list[str], nccl: str, world: int, kind: str, status: str
+) -> None:
     picture = told(s.look(*(s.rank(n, call(name), world=world, nccl=nccl, job="node1:29500", local=n) for n, name in enumerate(calls))))
     if kind == "unknown":  # two of four, the others on another host
         ranks = [dataclasses.replace(r.process, local_world_size=2) for r in picture.ranks if r.process]
@@ -432,7 +523,9 @@ def test_ranks_without_nccl_are_not_sent_to_their_gpus(frames: list[Frame], nccl
 
 
 def test_ranks_that_launched_less_by_ras_while_no_count_moves() -> None:
-    ranks = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2") for n in range(4)]
+    ranks = [
+        s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2") for n in range(4)
+    ]
     gpus = [s.gpu(n, 0 if n == 2 else 100, 120.0, 100 + n) for n in range(4)]
     stuck = s.communicator({0: 9, 1: 9, 2: 8, 3: 9}, {0: 9, 1: 9, 2: 8, 3: 9})
     found = told(s.look(*ranks, gpus=gpus, ras=[stuck]))
@@ -476,7 +569,9 @@ def test_of_several_jobs_the_hung_one_is_told_first() -> None:
     one = s.look(*fine, s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))
     found = judge_looks([one])
     assert [p.job.split()[0] for p in found] == ["localhost:29500", "localhost:1"] and verdict(found) == "broken"
-    assert re.search("<title>Broken: job at localhost:29500: rank 0 never reached.*<h1>Broken: job at localhost:29500: rank 0", page(found, [one]), re.S)
+    assert re.search(
+        "<title>Broken: job at localhost:29500: rank 0 never reached.*<h1>Broken: job at localhost:29500: rank 0", page(found, [one]), re.S
+    )
     assert "<h1>Healthy: " in page(found[1:], [one]) and "<h1>Unknown: " in page([], [one]), "the word of the verdict, as on every page"
 
 
@@ -589,13 +684,33 @@ def _trickle(listener: socket.socket, answers: tuple[str, ...], over: threading.
 
 @settings(max_examples=60, deadline=None)
 @example(b'{"communicators": [{"hash": 1, "size": "x", "ranks": [], "missing_ranks": []}]}')
-@example(b'[{"os_thread_id": 1, "thread_name": null, "active": true, "owns_gil": 1, "frames": [{"name": "f", "filename": "x", "line": "y"}]}]')
+@example(
+    b'[{"os_thread_id": 1, "thread_name": null, "active": true, "owns_gil": 1, "frames": [{"name": "f", "filename": "x", "line": "y"}]}]'
+)
 @example(b'{"entries": [{"process_group": []}], "pg_status": []}')
-@given(st.one_of(st.binary(max_size=60), st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
-       | st.dictionaries(st.sampled_from(["entries", "pg_status", "process_group", "communicators", "ranks", "missing_ranks", "frames", "size", "hash"]),
-                         inner, max_size=4), max_leaves=8).map(lambda value: json.dumps(value).encode())))
+@given(
+    st.one_of(
+        st.binary(max_size=60),
+        st.recursive(
+            st.none() | st.integers() | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["entries", "pg_status", "process_group", "communicators", "ranks", "missing_ranks", "frames", "size", "hash"]
+                ),
+                inner,
+                max_size=4,
+            ),
+            max_leaves=8,
+        ).map(lambda value: json.dumps(value).encode()),
+    )
+)
 def test_readers_give_facts_or_a_gap_for_any_bytes(data: bytes) -> None:
-    for reader in (lambda data_: live_answers_ask_ras.read_ras("x", data_.decode("utf-8", "replace")), live_answers.statuses_of, lambda text_: live_answers.stacks_of(text_, 1)):
+    for reader in (
+        lambda data_: live_answers_ask_ras.read_ras("x", data_.decode("utf-8", "replace")),
+        live_answers.statuses_of,
+        lambda text_: live_answers.stacks_of(text_, 1),
+    ):
         assert isinstance(reader(data), (list, Gap))
 
 
@@ -621,7 +736,9 @@ def test_what_was_seen_on_four_h200_names_the_right_rank_and_kind(fault: str) ->
 
 
 def test_gpus_that_all_draw_the_same_in_one_wait_are_symmetric_and_without_ras_unknown() -> None:
-    spinning = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2") for n in range(4)]
+    spinning = [
+        s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2") for n in range(4)
+    ]
     even = [s.gpu(n, 100, 200.0 + 3 * n, 100 + n) for n in range(4)]
     still = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 9))
     assert told(s.look(*spinning, gpus=even, ras=[still])).kind == "symmetric"
@@ -632,7 +749,10 @@ def test_gpus_that_all_draw_the_same_in_one_wait_are_symmetric_and_without_ras_u
 
 def on_gpus(slow: int, others: int) -> tuple[list, list]:
     """Four ranks at one line, of which rank 2 sleeps there; the GPU of rank 2 and those of the others are busy so many percent."""
-    ranks = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2") for n in (0, 1, 3)]
+    ranks = [
+        s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2")
+        for n in (0, 1, 3)
+    ]
     ranks.append(s.rank(2, s.ASLEEP, switches=12, nccl="/x/libnccl.so.2"))
     return ranks, [s.gpu(n, slow if n == 2 else others, 200.0, 100 + n) for n in range(4)]
 
@@ -659,12 +779,17 @@ def test_of_a_rank_that_works_or_a_gpu_that_was_read_once_nothing_is_said_to_be_
 
 def test_a_straggler_is_told_though_pids_repeat_on_another_host() -> None:
     def host(name: str, numbers: tuple[int, int], busy: int):
-        ranks = [dataclasses.replace(s.rank(n, s.ASLEEP, switches=12, job="10.0.0.1:29500", nccl="/x/libnccl.so.2"), pid=100 + at) for at, n in enumerate(numbers)]
+        ranks = [
+            dataclasses.replace(s.rank(n, s.ASLEEP, switches=12, job="10.0.0.1:29500", nccl="/x/libnccl.so.2"), pid=100 + at)
+            for at, n in enumerate(numbers)
+        ]
         return s.look(*ranks, host=name, gpus=[s.gpu(0, busy, 200.0, 100), s.gpu(1, 100, 200.0, 101)])
 
     ranks = {r.rank: r for look in (host("node1", (0, 1), 100), host("node2", (2, 3), 1)) for r in look.ranks}
     assert len({r.pid for r in ranks.values()}) == 2
-    steps = RasCommunicator("0xabc", 4, *([RasRank(n, r.pid, "10.0.0.1", n % 2, {"AllReduce": count}, "") for n, r in ranks.items()] for count in (9, 40)))
+    steps = RasCommunicator(
+        "0xabc", 4, *([RasRank(n, r.pid, "10.0.0.1", n % 2, {"AllReduce": count}, "") for n, r in ranks.items()] for count in (9, 40))
+    )
     looks = [dataclasses.replace(host(*one), ras=[steps]) for one in (("node1", (0, 1), 100), ("node2", (2, 3), 1))]
     found = told(*looks)
     assert (found.kind, culprits(found)) == ("slow", [2]), found.sentence
@@ -673,13 +798,22 @@ def test_a_straggler_is_told_though_pids_repeat_on_another_host() -> None:
 def on_two_hosts(*ranks: LiveRank, **more) -> list[Live]:
     """The first half of the ranks on one host, the others on another, where the same pids come again: each has its own container."""
     half = len(ranks) // 2
-    hosts = [[dataclasses.replace(r, pid=100 + at, job="10.0.0.1:29500") for at, r in enumerate(part)] for part in (ranks[:half], ranks[half:])]
+    hosts = [
+        [dataclasses.replace(r, pid=100 + at, job="10.0.0.1:29500") for at, r in enumerate(part)] for part in (ranks[:half], ranks[half:])
+    ]
     return [s.look(*part, host=name, **more) for name, part in zip(("node1", "node2"), hosts, strict=True)]
 
 
 def test_where_pids_repeat_on_another_host_only_the_one_at_fault_is_accused() -> None:
     def stepping(number: int, waits: int):
-        return s.rank(number, s.IN_ALL_REDUCE, cpu_s=0.2, switches=30, lines=(0, 2, 0, 1, 0, 2, 0), moments={"S futex": waits, "S hrtimer_nanosleep": 100 - waits})
+        return s.rank(
+            number,
+            s.IN_ALL_REDUCE,
+            cpu_s=0.2,
+            switches=30,
+            lines=(0, 2, 0, 1, 0, 2, 0),
+            moments={"S futex": waits, "S hrtimer_nanosleep": 100 - waits},
+        )
 
     slow = told(*on_two_hosts(stepping(0, 90), stepping(1, 91), stepping(2, 88), stepping(3, 10)))
     assert (slow.kind, culprits(slow)) == ("slow", [3])
@@ -688,7 +822,12 @@ def test_where_pids_repeat_on_another_host_only_the_one_at_fault_is_accused() ->
     assert not any("(rank" in line for line in other.not_seen), "what nobody has is told of all"
     looks = on_two_hosts(*(s.rank(n, s.IN_ALL_REDUCE, nccl="/x/libnccl.so.2") for n in range(4)))
     watts = [[205.0, 207.0], [206.0, 122.0]]
-    stuck = told(*(dataclasses.replace(look, gpus=[s.gpu(at, 100, w, 100 + at) for at, w in enumerate(drawn)]) for look, drawn in zip(looks, watts, strict=True)))
+    stuck = told(
+        *(
+            dataclasses.replace(look, gpus=[s.gpu(at, 100, w, 100 + at) for at, w in enumerate(drawn)])
+            for look, drawn in zip(looks, watts, strict=True)
+        )
+    )
     assert (stuck.kind, culprits(stuck)) == ("gpu-stuck", [3])
 
 
@@ -715,7 +854,9 @@ def threaded(number: int, frames: list[Frame], cpu_s: float = 0.0) -> LiveRank:
     one = s.rank(number, joins)
     def sample(seen, at):
         second = dataclasses.replace(seen.threads[0], tid=7000 + number, cpu_s=5.0 + at * cpu_s, switches=at * round(100 * cpu_s))
-        return dataclasses.replace(seen, threads=[*seen.threads, second], stacks=[*seen.stacks, Stack(second.tid, "train", False, False, frames)])
+        return dataclasses.replace(
+            seen, threads=[*seen.threads, second], stacks=[*seen.stacks, Stack(second.tid, "train", False, False, frames)]
+        )
     return dataclasses.replace(one, samples=[sample(seen, at) for at, seen in enumerate(one.samples)])
 
 
@@ -727,9 +868,16 @@ def test_a_rank_that_trains_in_a_thread_of_its_own_waits_where_that_thread_waits
     found = told(dataclasses.replace(all_so, ranks=[dataclasses.replace(r, world_size=3) for r in all_so.ranks]))
     assert culprits(found) == [1] and "train, train.py:30" in text([found], [all_so])
     listens = threaded(2, s.IN_BARRIER)
-    sleeps = dataclasses.replace(listens, samples=[dataclasses.replace(one, stacks=[dataclasses.replace(one.stacks[0], frames=s.ASLEEP), *one.stacks[1:]])
-                                                   for one in listens.samples])
-    assert culprits(told(s.look(*waiting(0, 1, 3), sleeps))) == [2], "its main thread sleeps in its own code, whatever another one listens to"
+    sleeps = dataclasses.replace(
+        listens,
+        samples=[
+            dataclasses.replace(one, stacks=[dataclasses.replace(one.stacks[0], frames=s.ASLEEP), *one.stacks[1:]])
+            for one in listens.samples
+        ],
+    )
+    assert culprits(told(s.look(*waiting(0, 1, 3), sleeps))) == [
+        2
+    ], "its main thread sleeps in its own code, whatever another one listens to"
     stepping = told(s.look(*(threaded(n, s.IN_ALL_REDUCE, cpu_s=0.5) for n in range(4))))
     assert not stepping.culprits and stepping.kind in ("unknown", "healthy"), stepping.sentence
 
@@ -777,7 +925,9 @@ def test_who_came_to_rest_only_within_the_look_is_looked_at_again() -> None:
         one = s.rank(number, s.IN_INIT)
         samples = [dataclasses.replace(x, threads=[dataclasses.replace(x.threads[0], cpu_s=x.threads[0].cpu_s + early * min(at, 2))])
                    for at, x in enumerate(one.samples)]
-        return dataclasses.replace(one, samples=[dataclasses.replace(samples[0], stacks=[Stack(1, "MainThread", True, False, s.ASLEEP)]), *samples[1:]])
+        return dataclasses.replace(
+            one, samples=[dataclasses.replace(samples[0], stacks=[Stack(1, "MainThread", True, False, s.ASLEEP)]), *samples[1:]]
+        )
 
     found = told(s.look(*(resting(n, 0.5) for n in range(3))))
     assert (found.kind, found.culprits) == ("unknown", []) and found.sentence.startswith("3 ranks ")
@@ -827,7 +977,9 @@ def test_with_several_hosts_a_line_about_one_process_names_its_host() -> None:
     assert of_picture(told(s.look(*STOPPED))).host == ""
 
 
-@pytest.mark.parametrize(("cause", "filled"), [("peer-stopped", True), ("data-stall", True), ("communicator-order", False), ("engine-deadlock", False)])
+@pytest.mark.parametrize(
+    ("cause", "filled"), [("peer-stopped", True), ("data-stall", True), ("communicator-order", False), ("engine-deadlock", False)]
+)
 def test_whether_a_line_is_about_one_process_stands_in_the_table(cause: str, filled: bool) -> None:
     """And not in the words around it."""
     stopped = dataclasses.replace(of_picture(told(s.look(*STOPPED))), cause=cause)
@@ -850,12 +1002,24 @@ def attempt(number: int, run: str, *ranks: LiveRank) -> list[LiveRank]:
 
 def test_of_two_attempts_of_one_torchrun_the_last_is_judged_and_named() -> None:
     """Its ranks meet at another port each time (torch 2.13, --standalone, seen); run "none" is what every torchrun without a name has."""
-    before = s.look(*attempt(0, "9f-1", *waiting(0, 2, 3, job="localhost:41001 in net:[1]"), s.rank(1, s.SAVING, job="localhost:41001 in net:[1]")))
+    before = s.look(
+        *attempt(0, "9f-1", *waiting(0, 2, 3, job="localhost:41001 in net:[1]"), s.rank(1, s.SAVING, job="localhost:41001 in net:[1]"))
+    )
     after = [*waiting(0, 1, 3), s.rank(2, s.ASLEEP, waits="hrtimer_nanosleep")]
     found = told(before, s.look(*attempt(1, "9f-1", *after), taken="2026-11-21T19:09:00Z"))
     assert culprits(found) == [2] and found.sentence.startswith("attempt 1: rank 2 ")
     assert culprits(told(before)) == [1] and not told(before).sentence.startswith("attempt")
-    assert len(judge_looks([dataclasses.replace(before, ranks=attempt(0, "none", *before.ranks)), s.look(*attempt(0, "none", *after), taken="2026-11-21T19:09:00Z")])) == 2
+    assert (
+        len(
+            judge_looks(
+                [
+                    dataclasses.replace(before, ranks=attempt(0, "none", *before.ranks)),
+                    s.look(*attempt(0, "none", *after), taken="2026-11-21T19:09:00Z"),
+                ]
+            )
+        )
+        == 2
+    )
 
 
 def test_a_world_size_of_a_billion_takes_no_memory() -> None:
@@ -911,28 +1075,43 @@ LOADER = "/opt/venv/lib/python3.11/site-packages/torch/utils/data/"
 def waiting_for_its_loader(number: int, child: list[Frame]) -> LiveRank:
     frames = [Frame("select", "/usr/lib/python3.11/selectors.py", 415), Frame("_next_data", LOADER + "dataloader.py", 1490),
               Frame("train", "/home/a/train.py", 20)]
-    return dataclasses.replace(s.rank(number, frames, waits="do_sys_poll"), children=[Stack(900 + number, "pt_data_worker", False, False, child)])
+    return dataclasses.replace(
+        s.rank(number, frames, waits="do_sys_poll"), children=[Stack(900 + number, "pt_data_worker", False, False, child)]
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_ranks_that_all_wait_for_their_data_loaders_are_not_healthy(ranks: int) -> None:
-    reading = [Frame("read_row", "/home/a/rows.py", 12), Frame("fetch", LOADER + "_utils/fetch.py", 54), Frame("_worker_loop", LOADER + "_utils/worker.py", 349)]
+    reading = [
+        Frame("read_row", "/home/a/rows.py", 12),
+        Frame("fetch", LOADER + "_utils/fetch.py", 54),
+        Frame("_worker_loop", LOADER + "_utils/worker.py", 349),
+    ]
     found = told(s.look(*[waiting_for_its_loader(r, reading) for r in range(ranks)]))
     assert (found.kind, found.cause, found.status, verdict([found])) == ("slow", "data-stall", "likely", "degraded")
     assert {v.rank for v in found.culprits} == ({0} if ranks == 1 else set())
 
 
 def test_a_loader_that_works_or_a_short_look_is_no_stall() -> None:
-    reading = [Frame("encode", "/home/a/rows.py", 12), Frame("fetch", LOADER + "_utils/fetch.py", 54), Frame("_worker_loop", LOADER + "_utils/worker.py", 349)]
+    reading = [
+        Frame("encode", "/home/a/rows.py", 12),
+        Frame("fetch", LOADER + "_utils/fetch.py", 54),
+        Frame("_worker_loop", LOADER + "_utils/worker.py", 349),
+    ]
     waits = waiting_for_its_loader(0, reading)
     works = dataclasses.replace(waits, children=[dataclasses.replace(waits.children[0], is_active=True)])
-    assert all(told(s.look(dataclasses.replace(one, world_size=1), gap_s=gap_s)).kind == "unknown" for one, gap_s in ((works, 10.0), (waits, 0.5)))
+    assert all(
+        told(s.look(dataclasses.replace(one, world_size=1), gap_s=gap_s)).kind == "unknown" for one, gap_s in ((works, 10.0), (waits, 0.5))
+    )
     assert told(s.look(dataclasses.replace(waits, world_size=1))).kind == "slow"
 
 
 def test_loaders_of_a_part_of_the_job_decide_nothing() -> None:
     reading = [Frame("fetch", LOADER + "_utils/fetch.py", 54), Frame("_worker_loop", LOADER + "_utils/worker.py", 349)]
-    part = [dataclasses.replace(waiting_for_its_loader(r, reading), world_size=8, local_world_size=4, local_rank=r, job="10.0.0.1:29500") for r in range(4)]
+    part = [
+        dataclasses.replace(waiting_for_its_loader(r, reading), world_size=8, local_world_size=4, local_rank=r, job="10.0.0.1:29500")
+        for r in range(4)
+    ]
     found = told(s.look(*part))
     assert (found.kind, found.status, verdict([found])) == ("unknown", "possible", "unknown")
 
@@ -1000,7 +1179,10 @@ def in_steps(number: int, in_lock: int, moments: int = 100, ready_s: float = 0.0
 
 def test_a_slow_rank_is_not_one_that_waits_for_a_core() -> None:
     others = [in_steps(n, 90, ready_s=0.1) for n in (0, 1, 2)]
-    assert (told(s.look(*others, in_steps(3, 30, ready_s=0.9))).kind, culprits(told(s.look(*others, in_steps(3, 30, ready_s=0.9))))) == ("slow", [3])
+    assert (told(s.look(*others, in_steps(3, 30, ready_s=0.9))).kind, culprits(told(s.look(*others, in_steps(3, 30, ready_s=0.9))))) == (
+        "slow",
+        [3],
+    )
     found = told(s.look(*others, in_steps(3, 30, ready_s=1.2)))  # of the 2.1 s in which it did not wait for others
     assert (found.kind, culprits(found), found.cause) == ("unknown", [], "cpu-affinity")
 

@@ -17,7 +17,10 @@ from nccl_runbook.sync.table import methods_table, placement_table
 # as NCCL 2.28.9 on an H200 ends it (torch 2.11), and the two later wordings
 DUPLICATE = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"
 REFUSALS = [DUPLICATE, "Multiple ranks detected using the same GPU on this node", "Multiple Ranks are using the same GPU/Partition"]
-ERROR = "NCCL error in: NCCLUtils.cpp:94, invalid usage, NCCL version 2.28.9\nncclInvalidUsage: This usually reflects invalid usage.\nLast error:\n"
+ERROR = (
+    "NCCL error in: NCCLUtils.cpp:94, invalid usage, NCCL version 2.28.9\nncclInvalidUsage: This usually reflects invalid usage.\nLast"
+    " error:\n"
+)
 APART, TOGETHER = placement.place([0, 1]), placement.place([0])
 
 
@@ -32,7 +35,9 @@ def broken(method, text, **other):
 
 
 def runs(*arms, devices=(0, 1), uuids=("GPU-a", "GPU-b"), layers=24):
-    return SyncRuns("m", layers, 24, 290, 988_065_536, 2, "/tmp", "ext4", list(devices), ["NVIDIA H200"] * 2, list(uuids), {a.method: a for a in arms})
+    return SyncRuns(
+        "m", layers, 24, 290, 988_065_536, 2, "/tmp", "ext4", list(devices), ["NVIDIA H200"] * 2, list(uuids), {a.method: a for a in arms}
+    )
 
 
 def ids(facts, plan=APART):
@@ -41,7 +46,9 @@ def ids(facts, plan=APART):
 
 @pytest.mark.parametrize("text", REFUSALS)
 def test_trainer_and_engine_share_gpu_fires_when_nccl_refuses_one_gpu(text):
-    one = runs(broken("nccl-per-tensor", ERROR + text), broken("nccl-flat", ERROR + text), arm("disk"), devices=(0, 0), uuids=("GPU-a", "GPU-a"))
+    one = runs(
+        broken("nccl-per-tensor", ERROR + text), broken("nccl-flat", ERROR + text), arm("disk"), devices=(0, 0), uuids=("GPU-a", "GPU-a")
+    )
     found = weight_sync.judge(one, TOGETHER)
     assert [f.id for f in found] == ["trainer-and-engine-share-gpu", "weight-sync-choice", "weight-sync-verified"], "once for both methods"
     assert (found[0].severity, found[0].status, found[0].cause) == (Severity.NOTE, "established", "trainer-and-engine-share-gpu")
@@ -70,17 +77,30 @@ def test_failed_on_one_gpu_stays_quiet_when_gpus_differ_or_something_else_broke(
     assert ids(runs(broken(method, text), devices=devices, uuids=uuids), plan) == ["weight-sync-failed"]
 
 
-PLUGIN = "NCCL error in: NCCLUtils.cpp:93, invalid usage\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nFailed to initialize any NET plugin"
+PLUGIN = (
+    "NCCL error in: NCCLUtils.cpp:93, invalid usage\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast"
+    " error:\nFailed to initialize any NET plugin"
+)
 
 
 def test_a_recognised_message_is_the_reason_even_if_two_ranks_share_a_gpu():
     found = weight_sync.judge(runs(broken("nccl-flat", PLUGIN), devices=(0, 0), uuids=("GPU-a", "GPU-a")), TOGETHER)
-    assert [(f.id, f.severity, f.cause, f.status) for f in found] == [("weight-sync-failed", Severity.BROKEN, "net-plugin-failed", "likely")]
+    assert [(f.id, f.severity, f.cause, f.status) for f in found] == [
+        ("weight-sync-failed", Severity.BROKEN, "net-plugin-failed", "likely")
+    ]
 
 
 @pytest.mark.parametrize("ended", [["exited 1", "timed-out 15"], ["timed-out 15", "signalled 11"]])
 def test_a_rank_that_broke_decides_and_the_other_only_waited(ended):
-    one = arm("nccl-flat", (), timed_out=True, ended=ended, deadline_s=69.0, wall_s=3.5, errors={"0": "node3:7:7 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found"})
+    one = arm(
+        "nccl-flat",
+        (),
+        timed_out=True,
+        ended=ended,
+        deadline_s=69.0,
+        wall_s=3.5,
+        errors={"0": "node3:7:7 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found"},
+    )
     assert [(f.id, f.cause) for f in weight_sync.judge(runs(one), APART)] == [("weight-sync-failed", "socket-interface-wrong")]
     assert "time" not in one.outcome and not one.passed
 
@@ -112,7 +132,9 @@ KILLED = {"ended": ["signalled 9"] * 2, "last_lines": ["[rank0] NCCL INFO Init S
 @pytest.mark.parametrize(("gpus", "plan"), [((0, 1), APART), ((0, 0), TOGETHER)], ids=["apart", "together"])
 def test_weight_sync_interrupted_fires_when_somebody_stopped_it(gpus, plan):
     found = weight_sync.judge(runs(arm("nccl-flat", stopped="interrupted (SIGTERM)", **KILLED), devices=gpus), plan)
-    assert [(f.id, f.severity) for f in found] == [("weight-sync-interrupted", Severity.UNKNOWN)] and re.fullmatch(r"2 syncs .*\b5 s", found[0].evidence[0].text)
+    assert [(f.id, f.severity) for f in found] == [("weight-sync-interrupted", Severity.UNKNOWN)] and re.fullmatch(
+        r"2 syncs .*\b5 s", found[0].evidence[0].text
+    )
 
 
 def test_weight_sync_interrupted_stays_quiet_when_ranks_were_killed_by_others():
@@ -138,7 +160,10 @@ def test_weight_sync_not_enough_fires_when_space_is_missing_and_is_no_fault():
     short = arm("disk", (), shortage=Shortage("space in /dev/shm", 10**9, 6 * 10**7), ended=["exited 5", "exited 7"])
     found = weight_sync.judge(runs(short), APART)
     assert (found[0].id, found[0].severity) == ("weight-sync-not-enough", Severity.UNKNOWN) and "0.06 GB free" in found[0].evidence[0].text
-    advice = {what: weight_sync_failures.not_enough(arm("disk", (), shortage=Shortage(what, 9, 1))).remedy[0].text for what in ("space in /tmp", "host memory", "memory on GPU 0")}
+    advice = {
+        what: weight_sync_failures.not_enough(arm("disk", (), shortage=Shortage(what, 9, 1))).remedy[0].text
+        for what in ("space in /tmp", "host memory", "memory on GPU 0")
+    }
     assert ["directory" in text for text in advice.values()] == [True, False, False]
 
 
@@ -179,7 +204,9 @@ def test_a_method_whose_syncs_were_over_is_measured_though_time_ended_with_engin
     """Products of 32768 x 32768 hold up 30 broadcasts of one sync for longer than its share of the time (two H200, 2026-11-22)."""
     cut = {"timed_out": True, "ended": ["timed-out 15"] * 2, "variants": [SyncVariant(512, 16384, 10**9, 1.0)]}
     measured = arm("nccl-list", (0.5, 0.05), **cut)
-    assert [(f.id, f.severity) for f in weight_sync.judge(runs(measured), APART)][:1] == [("weight-sync-cut", Severity.NOTE)] and measured.passed
+    assert [(f.id, f.severity) for f in weight_sync.judge(runs(measured), APART)][:1] == [
+        ("weight-sync-cut", Severity.NOTE)
+    ] and measured.passed
     near = arm("nccl-list", (0.5, 0.05), wrong=[{"tensor": "a", "rank": 1, "repeat": 1, "words": 1, "count": 1}], **cut)
     assert "weight-sync-cut" not in ids(runs(near)) and not near.passed
 
@@ -266,24 +293,42 @@ def test_two_ranks_share_a_gpu_by_the_plan_or_by_what_they_saw(uuids, plan, shar
     assert weight_sync_failures._shared(runs(uuids=uuids), plan) is shared
 
 
-@pytest.mark.parametrize(("uuids", "status"), [(("GPU-a", "GPU-b"), "likely"), (("GPU-a", "GPU-a"), "possible"), (("GPU-a", ""), "possible")])
+@pytest.mark.parametrize(
+    ("uuids", "status"), [(("GPU-a", "GPU-b"), "likely"), (("GPU-a", "GPU-a"), "possible"), (("GPU-a", ""), "possible")]
+)
 def test_refused_though_gpus_differ_is_likely_only_where_both_are_known_to_differ(uuids, status):
     found = weight_sync_failures.refused_though_gpus_differ(broken("nccl-flat", ERROR + DUPLICATE), runs(uuids=uuids), APART)
     assert (found.status, found.evidence[1].text) == (status, "UUIDs: " + ", ".join(u or "unknown" for u in uuids))
 
 
-@pytest.mark.parametrize(("seconds", "other", "rule"), [
-    ((20.0, 20.0), {"variants": [SyncVariant(512, 16384, 10**9, 1.0)]}, "weight-sync-cut"), ((20.0, 20.0), {}, "weight-sync-too-slow"),
-    ((20.0, 20.0), {"variants": [SyncVariant(512, 16384, 10**9, 1.0)], "compared": 0}, "weight-sync-too-slow"), ((), {}, "weight-sync-hangs")])
+@pytest.mark.parametrize(
+    ("seconds", "other", "rule"),
+    [
+        ((20.0, 20.0), {"variants": [SyncVariant(512, 16384, 10**9, 1.0)]}, "weight-sync-cut"),
+        ((20.0, 20.0), {}, "weight-sync-too-slow"),
+        ((20.0, 20.0), {"variants": [SyncVariant(512, 16384, 10**9, 1.0)], "compared": 0}, "weight-sync-too-slow"),
+        ((), {}, "weight-sync-hangs"),
+    ],
+)
 def test_what_did_not_end_was_cut_after_its_measurement_too_slow_or_hangs(seconds, other, rule):
     late = arm("nccl-flat", seconds, timed_out=True, ended=["timed-out 15"] * 2, **other)
     assert weight_sync_failures.did_not_end(late).id == rule
 
 
-@pytest.mark.parametrize(("errors", "cause", "status", "quoted"), [
-    ({"0": "step 3\nNo space left on device (28): /dev/shm/nccl-abc"}, "shm-too-small", "likely", "No space left on device (28): /dev/shm/nccl-abc"),
-    ({"0": DUPLICATE}, "device-not-set-per-rank", "possible", DUPLICATE),
-    ({"0": "something new"}, None, None, "something new"), ({}, None, None, "no rank printed anything")])
+@pytest.mark.parametrize(
+    ("errors", "cause", "status", "quoted"),
+    [
+        (
+            {"0": "step 3\nNo space left on device (28): /dev/shm/nccl-abc"},
+            "shm-too-small",
+            "likely",
+            "No space left on device (28): /dev/shm/nccl-abc",
+        ),
+        ({"0": DUPLICATE}, "device-not-set-per-rank", "possible", DUPLICATE),
+        ({"0": "something new"}, None, None, "something new"),
+        ({}, None, None, "no rank printed anything"),
+    ],
+)
 def test_what_failed_has_the_cause_of_its_message_if_that_is_known(errors, cause, status, quoted):
     found = weight_sync_failures.failed(arm("disk", (), errors=errors, ended=["exited 1"] * 2))
     assert (found.cause, found.status, found.evidence[0].text) == (cause, status, quoted)

@@ -35,7 +35,10 @@ def test_variable_at_fault_fires_with_the_proof_of_the_halving():
     assert re.findall(r"\d+", found.evidence[0].text) == ["1", "12", "11"], "1 of 12 variables; the other 11 are cleared"
 
 
-@pytest.mark.parametrize(("name", "value"), [("NCCL_SOCKET_IFNAME", "ens9"), ("NCCL_SOCKET_IFNAME", "ens9,ens8"), ("NCCL_SOCKET_IFNAME", "=ens9"), ("GLOO_SOCKET_IFNAME", "ens9")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("NCCL_SOCKET_IFNAME", "ens9"), ("NCCL_SOCKET_IFNAME", "ens9,ens8"), ("NCCL_SOCKET_IFNAME", "=ens9"), ("GLOO_SOCKET_IFNAME", "ens9")],
+)
 def test_the_step_that_tried_a_setting_and_the_one_that_read_it_name_it_alike(name, value):
     def tried(guilty):
         return transports.judge_transports(with_clean(failing(), world(), Guilty(guilty, 12, 7)))[0]
@@ -80,7 +83,11 @@ def test_variable_at_fault_stays_quiet_when_the_control_passes_at_the_end():
 
 def test_environment_costs_bandwidth_fires_with_both_figures():
     slow = arms(control=world(transports=SHM, taken=["NCCL_P2P_DISABLE=1"], slow=13.0))
-    found = [f for f in transports.judge_transports(with_clean(slow, world(), Guilty({"NCCL_P2P_DISABLE": "1"}, 12, 7))) if f.severity.value == "warn"]
+    found = [
+        f
+        for f in transports.judge_transports(with_clean(slow, world(), Guilty({"NCCL_P2P_DISABLE": "1"}, 12, 7)))
+        if f.severity.value == "warn"
+    ]
     assert [(f.id, f.cause, f.status) for f in found] == [("environment-costs-bandwidth", "env-conflict", "established")]
     assert "all_reduce reaches 18.8 GB/s, but 244.0 GB/s without NCCL_P2P_DISABLE=1" in found[0].title
 
@@ -106,8 +113,16 @@ def test_an_algorithm_that_was_used_before_is_no_effect():
     assert transports_judge_control.outcome(ring, using("algo RING", "algo TREE")) == "pass"
 
 
-@pytest.mark.parametrize(("first", "again", "word"), [
-    ({}, None, "passed 1 of 1"), ({"timed": True}, None, "pass"), (None, None, "hung"), (None, hung(), "hung"), (None, world(), "passed 1 of 2")])
+@pytest.mark.parametrize(
+    ("first", "again", "word"),
+    [
+        ({}, None, "passed 1 of 1"),
+        ({"timed": True}, None, "pass"),
+        (None, None, "hung"),
+        (None, hung(), "hung"),
+        (None, world(), "passed 1 of 2"),
+    ],
+)
 def test_beside_a_failing_control_an_arm_passes_only_if_it_was_timed(first, again, word):
     """``first``: of the arm's request, None if it hangs."""
     ran = world(transports=SHM) if first is not None else hung()

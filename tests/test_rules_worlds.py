@@ -30,7 +30,9 @@ MESSAGES = {
     "container-gpu-access": "RuntimeError: No CUDA GPUs are available",
     "gpu-exclusive-mode": "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
     "gpu-memory-exhausted": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
-    "shm-too-small": "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-abc (size 9637888), error: No space left on device (28)",
+    "shm-too-small": (
+        "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-abc (size 9637888), error: No space left on device (28)"
+    ),
     "fabric-manager-down": "CUDA error: system not yet initialized",
     "ulimit-too-low": "socket.cc NCCL WARN Call to socket failed: Too many open files",
     "driver-too-old": "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)",
@@ -39,16 +41,31 @@ MESSAGES = {
     "nccl-version-mismatch": "bootstrap.cc NCCL WARN Mismatched NCCL version detected : rank 0 (21903) rank 1 (22809)",
     "nccl-library-conflict": "ImportError: libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
     "rendezvous-name-resolution": "The hostname of the client socket cannot be retrieved. err=-2: Name or service not known",
-    "cuda-initialised-before-fork": "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method",
+    "cuda-initialised-before-fork": (
+        "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start"
+        " method"
+    ),
 }
 NEAR_MISSES = [
-    "NCCL INFO NET/IB : No device found.", "NCCL INFO NET/Plugin: Could not find: libnccl-net.so", "NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>",
-    "Connection closed by remote peer vm<45123>", "NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.", "step 12 loss 2.31 out of memory pool 3",
-    "misc/socket.cc NCCL WARN socketProgress: Connection closed by remote peer", "NCCL INFO init.cc:126 -> 5", "no space left in the batch",
-    "NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 - Init COMPLETE", "transport/nvls.cc NCCL INFO NVLS multicast support is available",
-    "RuntimeError: CUDA error: invalid device function", "CUDA error: unspecified launch failure", "pcieport 0000:00:01.0: PCIe Bus Error",
+    "NCCL INFO NET/IB : No device found.",
+    "NCCL INFO NET/Plugin: Could not find: libnccl-net.so",
+    "NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>",
+    "Connection closed by remote peer vm<45123>",
+    "NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.",
+    "step 12 loss 2.31 out of memory pool 3",
+    "misc/socket.cc NCCL WARN socketProgress: Connection closed by remote peer",
+    "NCCL INFO init.cc:126 -> 5",
+    "no space left in the batch",
+    "NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 - Init COMPLETE",
+    "transport/nvls.cc NCCL INFO NVLS multicast support is available",
+    "RuntimeError: CUDA error: invalid device function",
+    "CUDA error: unspecified launch failure",
+    "pcieport 0000:00:01.0: PCIe Bus Error",
     "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
-    "[W socket.cpp:663] [c10d] The IPv6 network addresses of (node7, 29500) cannot be retrieved (gai error: -2 - Name or service not known).",
+    (
+        "[W socket.cpp:663] [c10d] The IPv6 network addresses of (node7, 29500) cannot be retrieved (gai error: -2 - Name or service not"
+        " known)."
+    ),
     "NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-abc (size 9637888), error: Too many open fds (0)",
     "NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address",
 ]
@@ -66,8 +83,15 @@ def test_recognise_stays_quiet_when_a_line_is_harmless(line):
     assert known is None or known.status == "possible"
 
 
-@pytest.mark.parametrize(("cause", "status"), [
-    ("more-ranks-than-gpus", "possible"), ("container-gpu-access", "possible"), ("gpu-exclusive-mode", "likely"), ("nvls-fabric-fault", "possible")])
+@pytest.mark.parametrize(
+    ("cause", "status"),
+    [
+        ("more-ranks-than-gpus", "possible"),
+        ("container-gpu-access", "possible"),
+        ("gpu-exclusive-mode", "likely"),
+        ("nvls-fabric-fault", "possible"),
+    ],
+)
 def test_a_message_with_several_causes_behind_it_establishes_none(cause, status):
     failed = world([rank(n, code=1, error=MESSAGES[cause]) for n in (0, 1)])
     assert (explain("r", "2 ranks", failed, failed).cause, explain("r", "2 ranks", failed, failed).status) == (cause, status)
@@ -132,7 +156,9 @@ def test_explain_names_a_killed_rank_and_not_the_echo():
 
 
 def test_explain_names_first_who_was_killed_then_who_raised_then_who_waited():
-    failed = world([rank(0, "timed-out", 15), rank(1, code=1), rank(2, "signalled", 9), rank(3), rank(4, "timed-out", 9, state="T do_signal_stop")])
+    failed = world(
+        [rank(0, "timed-out", 15), rank(1, code=1), rank(2, "signalled", 9), rank(3), rank(4, "timed-out", 9, state="T do_signal_stop")]
+    )
     assert [e.text.partition(":")[0] for e in explain("r", "5 ranks", failed, failed).evidence] == ["rank 2", "rank 4", "rank 1", "rank 0"]
 
 
@@ -174,7 +200,9 @@ def test_explain_does_not_call_late_ranks_killed():
     late, lost = (world([rank(n, outcome, None) for n in (0, 1)]) for outcome in ("late", "lost"))
     found, killed = explain("r", "2 ranks", late), explain("r", "2 ranks", lost)
     assert found.severity is Severity.UNKNOWN and found.title != killed.title
-    assert [e.text for e in found.evidence[:2]] == [rank_line(r) for r in late.ranks] and rank_line(late.ranks[0]) != rank_line(lost.ranks[0])
+    assert [e.text for e in found.evidence[:2]] == [rank_line(r) for r in late.ranks] and rank_line(late.ranks[0]) != rank_line(
+        lost.ranks[0]
+    )
 
 
 def test_explain_shows_the_wrong_element_when_values_are_wrong():
@@ -182,12 +210,16 @@ def test_explain_shows_the_wrong_element_when_values_are_wrong():
     failed = world(code=6, wrong=wrong)
     found = explain("r", "2 ranks", failed, failed)
     assert re.fullmatch(r"2 ranks .*\brank 1", found.title)
-    assert any(re.search(r"\brank 1: .*\b7\b.* 1048\.0 .* 48\.0\b", e.text) for e in found.evidence), "sender, place, what came and what was sent"
+    assert any(
+        re.search(r"\brank 1: .*\b7\b.* 1048\.0 .* 48\.0\b", e.text) for e in found.evidence
+    ), "sender, place, what came and what was sent"
 
 
 def test_explain_names_no_sender_when_several_ranks_sent_wrong_values_or_only_sums_are_wrong():
     for senders in ((0, 1), (None, None)):
-        ranks = [rank(n, code=6, wrong={"index": 7, "got": 1.0, "expected": 2.0, "count": 1, "from_rank": s}) for n, s in enumerate(senders)]
+        ranks = [
+            rank(n, code=6, wrong={"index": 7, "got": 1.0, "expected": 2.0, "count": 1, "from_rank": s}) for n, s in enumerate(senders)
+        ]
         title = explain("r", "2 ranks", world(ranks), world(ranks)).title
         assert title.startswith("2 ranks ") and "wrong" in title and not re.search(r"\brank \d", title)
 
@@ -198,12 +230,22 @@ def test_explain_says_seen_1_of_1_when_it_was_not_repeated():
 
 
 PRINTED = {
-    "net-plugin-failed": ["NCCL error in: NCCLUtils.cpp:93, invalid usage, NCCL version 2.28.9\nLast error:\nFailed to initialize any NET plugin"],
-    "socket-interface-wrong": ["n4:5:5 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to rail7", "n4:5:5 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found"],
-    "topology-file-bad": ["n4:5:5 [0] graph/xml.cc:330 NCCL WARN Could not open XML topology file /site/rail.xml : No such file or directory"],
+    "net-plugin-failed": [
+        "NCCL error in: NCCLUtils.cpp:93, invalid usage, NCCL version 2.28.9\nLast error:\nFailed to initialize any NET plugin"
+    ],
+    "socket-interface-wrong": [
+        "n4:5:5 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to rail7",
+        "n4:5:5 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found",
+    ],
+    "topology-file-bad": [
+        "n4:5:5 [0] graph/xml.cc:330 NCCL WARN Could not open XML topology file /site/rail.xml : No such file or directory"
+    ],
     "env-conflict": ["n4:5:5 [0] transport.cc:35 NCCL WARN No transport found for rank 0[60] -> rank 1[70]"],
     "nccl-library-conflict": ["ImportError: /site/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommShrink"],
-    "rendezvous-port-in-use": ["The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"],
+    "rendezvous-port-in-use": [
+        "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE,"
+        " message: address already in use"
+    ],
 }
 
 
@@ -213,12 +255,24 @@ def test_what_one_rank_printed_is_recognised_with_the_words_of_its_own_message(c
     found, = fewer_gpus.judge_worlds(ladder(trial(failed, failed, "1 rank")), NOT_RUN, NOT_RUN)
     assert (found.cause, found.severity) == (cause, Severity.BROKEN) and found.status in ("established", "likely")
     assert found.evidence[0].text in "\n".join(lines) and found.evidence[0].source == "rank 0"
-    assert ("rail7" in found.title) == any("rail7" in line for r in found.remedy for line in (r.text, *r.lines)) == (cause == "socket-interface-wrong")
+    assert (
+        ("rail7" in found.title)
+        == any("rail7" in line for r in found.remedy for line in (r.text, *r.lines))
+        == (cause == "socket-interface-wrong")
+    )
 
 
-@pytest.mark.parametrize(("error", "cause", "status"), [
-    ("/srv/py cannot run ranks: ImportError: /srv/torch/lib/libtorch_cuda.so: undefined symbol: ncclMemAlloc", "nccl-library-conflict", "established"),
-    ("/srv/py cannot run ranks: ValueError: TORCH_X must be one of A, B", None, None)])
+@pytest.mark.parametrize(
+    ("error", "cause", "status"),
+    [
+        (
+            "/srv/py cannot run ranks: ImportError: /srv/torch/lib/libtorch_cuda.so: undefined symbol: ncclMemAlloc",
+            "nccl-library-conflict",
+            "established",
+        ),
+        ("/srv/py cannot run ranks: ValueError: TORCH_X must be one of A, B", None, None),
+    ],
+)
 def test_an_interpreter_that_cannot_import_torch_is_broken(error, cause, status):
     found = cannot_run(error, ["docker", "exec", "a b", "/srv/py"])
     assert (found.severity, found.title, found.cause, found.status) == (Severity.BROKEN, error, cause, status)
@@ -305,7 +359,9 @@ def test_a_rehearsal_whose_second_control_fails_is_not_all_right():
 
 def test_transports_pass_and_the_price_is_named():
     found = transports.judge_transports(arms())
-    assert ids(found) == [("transports-pass", "ok", None)] and any("P2P off" in e.text and "13.0 times slower" in e.text for e in found[0].evidence)
+    assert ids(found) == [("transports-pass", "ok", None)] and any(
+        "P2P off" in e.text and "13.0 times slower" in e.text for e in found[0].evidence
+    )
 
 
 def test_an_arm_without_effect_is_no_pass():
@@ -320,7 +376,11 @@ def test_an_arm_without_a_log_is_no_proof():
 def test_transport_at_fault_fires_when_the_control_hangs_and_p2p_off_passes():
     found = transports.judge_transports(arms(control=hung(transports=P2P), shm=hung(), pinned=hung(), after=hung()))
     assert ids(found) == [("transport-at-fault", "broken", "p2p-broken-acs-iommu")] and found[0].status == "likely"
-    assert [r.who for r in found[0].remedy] == ["the administrator", "you"] and "P2P off" in found[0].remedy[1].text and "host" not in found[0].remedy[1].text
+    assert (
+        [r.who for r in found[0].remedy] == ["the administrator", "you"]
+        and "P2P off" in found[0].remedy[1].text
+        and "host" not in found[0].remedy[1].text
+    )
 
 
 def test_transport_at_fault_stays_quiet_when_the_arm_that_passes_did_not_act():
@@ -337,7 +397,9 @@ def test_transport_at_fault_stays_quiet_when_the_same_passed_without_the_switch(
         made = dataclasses.replace(made, control=trial(made.control.world, once, "control"))
     found = transports.judge_transports(made)
     assert [f.cause for f in found] == [None] and found[0].id == "control-fails"
-    assert transports.decide(transports_judge_control.in_words(made, False)).kind == "inconclusive" and not found[0].evidence[-1].text.startswith(("inconclusive", "not the "))
+    assert transports.decide(transports_judge_control.in_words(made, False)).kind == "inconclusive" and not found[0].evidence[
+        -1
+    ].text.startswith(("inconclusive", "not the "))
 
 
 def test_transport_at_fault_stays_quiet_when_two_different_switches_both_help():
@@ -346,7 +408,9 @@ def test_transport_at_fault_stays_quiet_when_two_different_switches_both_help():
 
 
 def test_transport_at_fault_is_only_possible_when_the_control_never_connected():
-    found = transports.judge_transports(arms(control=hung(transports={}), p2p=hung(), both=hung(), pinned=hung(), after=hung(), shm=world(transports=P2P)))
+    found = transports.judge_transports(
+        arms(control=hung(transports={}), p2p=hung(), both=hung(), pinned=hung(), after=hung(), shm=world(transports=P2P))
+    )
     assert ids(found) == [("transport-at-fault", "broken", "shm-too-small")] and found[0].status == "possible"
 
 
@@ -361,11 +425,16 @@ def test_switched_off_already_fires_when_the_control_runs_without_p2p():
 
 
 def test_switched_off_already_stays_quiet_when_the_variable_leaves_it_on():
-    assert ids(transports.judge_transports(arms(control=world(taken=["NCCL_P2P_DISABLE=0", "NCCL_DEBUG=INFO"])))) == [("transports-pass", "ok", None)]
+    assert ids(transports.judge_transports(arms(control=world(taken=["NCCL_P2P_DISABLE=0", "NCCL_DEBUG=INFO"])))) == [
+        ("transports-pass", "ok", None)
+    ]
 
 
 def test_control_fails_keeps_a_message_that_says_more_than_the_arms():
-    printed = ["w7:55:60 [1] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9", "w7:55:60 [1] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found"]
+    printed = [
+        "w7:55:60 [1] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9",
+        "w7:55:60 [1] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
+    ]
     bad = world(code=1, lines=printed, transports={})
     found = transports.judge_transports(arms(control=bad, p2p=bad, shm=bad, both=bad, after=bad))
     assert found[0].cause == "socket-interface-wrong" and found[0].status == "established"
@@ -384,9 +453,15 @@ def test_control_changed_is_inconclusive():
 
 def test_control_changed_fires_when_arms_that_share_nothing_come_and_go():
     made = arms()
-    once = {a.name: dataclasses.replace(a, trial=trial(hung(), world(), a.name)) for a in made.arms if a.name in ("P2P off", "interface pinned")}
-    told = [transports.judge_transports(dataclasses.replace(made, arms=[once[a.name] if a.name in names else a for a in made.arms], control_after=Gap("not-run")))
-            for names in (["P2P off", "interface pinned"], ["P2P off"])]
+    once = {
+        a.name: dataclasses.replace(a, trial=trial(hung(), world(), a.name)) for a in made.arms if a.name in ("P2P off", "interface pinned")
+    }
+    told = [
+        transports.judge_transports(
+            dataclasses.replace(made, arms=[once[a.name] if a.name in names else a for a in made.arms], control_after=Gap("not-run"))
+        )
+        for names in (["P2P off", "interface pinned"], ["P2P off"])
+    ]
     assert ids(told[0]) == [("control-changed", "unknown", None)] and all(name in told[0][0].title for name in once)
     assert ids(told[1]) == [("transports-pass", "ok", None), ("fallback-fails", "note", None)]
 
@@ -404,7 +479,9 @@ def test_an_arm_that_the_budget_did_not_let_repeat_names_nothing():
 
 
 def test_one_gpu_is_skipped_and_busy_is_unknown():
-    assert ids(transports.judge_transports(Gap("unsupported", "there is one GPU, but a transport test needs two ranks"))) == [("transports-not-run", "skipped", None)]
+    assert ids(transports.judge_transports(Gap("unsupported", "there is one GPU, but a transport test needs two ranks"))) == [
+        ("transports-not-run", "skipped", None)
+    ]
     assert ids(transports.judge_transports(Gap("not-run", "busy"))) == [("transports-not-run", "unknown", None)]
 
 
@@ -417,4 +494,6 @@ def test_an_arm_acts_after_a_control_that_never_connected_only_if_its_transport_
 def test_what_was_tried_stands_beside_the_fix_with_its_price():
     found = transports.judge_transports(arms(control=hung(transports=P2P), shm=hung(), pinned=hung(), after=hung()))[0]
     assert found.tried.count("hung") == 2 and "P2P off: passed" in found.tried and "GB/s" in found.tried
-    assert transports.judge_transports(arms(control=hung(), p2p=hung(), shm=hung(), both=hung(), pinned=hung(), after=hung()))[0].tried == ""
+    assert (
+        transports.judge_transports(arms(control=hung(), p2p=hung(), shm=hung(), both=hung(), pinned=hung(), after=hung()))[0].tried == ""
+    )

@@ -20,7 +20,8 @@ from world_samples import hung, rank, trial, world
 
 
 class Planted(Engine):
-    """Numbered Gloo ranks in place of GPUs; a world in which the fault lies has ranks that leave at once. ``times``: how often, None for always."""
+    """Numbered Gloo ranks in place of GPUs; a world in which the fault lies has ranks that leave at once. ``times``: how often, None for
+    always."""
 
     def __init__(self, log_dir, fails, times=None):
         super().__init__([sys.executable], log_dir, Redactor(os.environ))
@@ -89,9 +90,15 @@ def searched(n, fails, example=None, why=""):
     return Search(list(range(n)), rounds, example or hung(ranks=2, devices=[0, 1]), why)
 
 
-@pytest.mark.parametrize(("fails", "rule", "cause"), [
-    (lambda g: {1, 3} <= g, "located", "gpu-or-link-fault"), (lambda g: bool(g & {0, 3}) and bool(g & {1, 2}), "split-at-fault", "p2p-broken-acs-iommu"),
-    (lambda g: len(g) > 2, "count-at-fault", None), (lambda g: len(g) > 1, "every-pair-fails", None)])
+@pytest.mark.parametrize(
+    ("fails", "rule", "cause"),
+    [
+        (lambda g: {1, 3} <= g, "located", "gpu-or-link-fault"),
+        (lambda g: bool(g & {0, 3}) and bool(g & {1, 2}), "split-at-fault", "p2p-broken-acs-iommu"),
+        (lambda g: len(g) > 2, "count-at-fault", None),
+        (lambda g: len(g) > 1, "every-pair-fails", None),
+    ],
+)
 def test_each_kind_of_search_has_its_rule_and_cause_with_and_without_the_failed_world(fails, rule, cause):
     search = searched(4, fails)
     [kept], [unkept] = fewer_gpus._search(search), fewer_gpus._search(dataclasses.replace(search, example=Gap("absent", "not kept")))
@@ -129,12 +136,23 @@ def test_that_no_two_of_eleven_work_together_is_an_answer_of_its_own_and_comes_e
 def test_what_the_ranks_say_of_no_two_is_the_cause():
     rounds = [SearchRound([list(range(9))], [False])] * 2 + [SearchRound([[g] for g in range(9)], [True] * 9)]
     pairs = [[[a, b] for a in range(9) for b in range(a + 1, 9) if (a + b) % 9 == turn] for turn in range(9)]
-    said = world([rank(0, code=1, error="Error while creating shared memory segment /dev/shm/nccl-abc (size 9637888), error: No space left on device (28)"), rank(1, "timed-out", 15)])
+    said = world(
+        [
+            rank(
+                0,
+                code=1,
+                error="Error while creating shared memory segment /dev/shm/nccl-abc (size 9637888), error: No space left on device (28)",
+            ),
+            rank(1, "timed-out", 15),
+        ]
+    )
     told = fewer_gpus._search(Search(list(range(9)), [*rounds, *(SearchRound(p, [False] * 4) for p in pairs)], said))[0]
     assert told.id == "every-pair-fails" and told.cause == "shm-too-small" and fewer_gpus.SHARED not in told.remedy
     cut = fewer_gpus._search(Search(list(range(9)), [*rounds, *(SearchRound(p, [False] * 4) for p in pairs[:-1])], said, "cut"))[0]
     assert cut.id == "search-not-finished"
-    unkept = fewer_gpus._search(Search(list(range(9)), [*rounds, *(SearchRound(p, [False] * 4) for p in pairs)], Gap("absent", "not kept")))[0]
+    unkept = fewer_gpus._search(
+        Search(list(range(9)), [*rounds, *(SearchRound(p, [False] * 4) for p in pairs)], Gap("absent", "not kept"))
+    )[0]
     assert (unkept.id, unkept.cause) == ("count-at-fault", None)
 
 
@@ -146,7 +164,10 @@ def test_what_comes_and_goes_is_a_rate(tmp_path):
 
 def test_what_comes_and_goes_between_two_gpus_is_a_rate_too(tmp_path):
     _, found = judged(tmp_path, 2, lambda g: len(g) == 2, times=1)
-    assert [f.id for f in found] == ["intermittent", "first-failing-world-size"] and "GPUs 0, 1 failed 0 of 20 times (0% to 16% at" in found[0].title
+    assert [f.id for f in found] == [
+        "intermittent",
+        "first-failing-world-size",
+    ] and "GPUs 0, 1 failed 0 of 20 times (0% to 16% at" in found[0].title
     assert "twice" not in found[0].evidence[0].text
 
 
@@ -176,8 +197,14 @@ def test_a_search_that_the_budget_ends_is_unknown_and_names_the_smallest_group(t
     assert [f.severity.value for f in found if f.id == "search-not-finished"] == ["unknown"]
 
 
-@pytest.mark.parametrize(("n", "fails", "why"), [(2, lambda g: len(g) == 2, "two GPUs make only one pair"), (3, lambda g: len(g) > 1, "every pair"),
-                                                 (3, lambda g: False, "no run with several GPUs")])
+@pytest.mark.parametrize(
+    ("n", "fails", "why"),
+    [
+        (2, lambda g: len(g) == 2, "two GPUs make only one pair"),
+        (3, lambda g: len(g) > 1, "every pair"),
+        (3, lambda g: False, "no run with several GPUs"),
+    ],
+)
 def test_there_is_no_search_where_it_would_tell_nothing(tmp_path, n, fails, why):
     facts, _ = judged(tmp_path, n, fails)
     assert isinstance(facts[3], Gap) and why in facts[3].detail

@@ -108,7 +108,9 @@ File "/lustre/fsw/canary-project/env/lib/python3.11/site-packages/torch/nn/x.py"
 /home/canarydan/canary-secret/train.py
 /root/canary_thesis/main.py
 rank 3 on gpu-canary07 of canaryuser lost canarydan, canaryn03 and canarynode9""".splitlines()
-LEAKS = re.compile(r"canary|10[.-]11[.-]12|172\.16\.9\.8|2001:db8|fe80::ae|a1[:-]b2[:-]?c|0a0b:0c0d|1a2b3c4d|9a8b7c6d|44445555|0a1b2c3d", re.I)
+LEAKS = re.compile(
+    r"canary|10[.-]11[.-]12|172\.16\.9\.8|2001:db8|fe80::ae|a1[:-]b2[:-]?c|0a0b:0c0d|1a2b3c4d|9a8b7c6d|44445555|0a1b2c3d", re.I
+)
 INNOCENT = """10:00:00 [INFO] start
 2026-11-28T10:00:00 [0] step
 127.0.0.1:29500 and ::1 and 0.0.0.0 and 255.255.255.0
@@ -235,7 +237,12 @@ def test_numbers_of_a_list_of_nodes_stay() -> None:
 
 def _triage(path: Path, context: str) -> object:
     given = answer(collect([str(path)], context))
-    return verdict_of(given.findings), [(h.cause, h.status, [e.line for e in h.evidence]) for h in given.hypotheses], len(given.hosts), len(given.logs.ranks)
+    return (
+        verdict_of(given.findings),
+        [(h.cause, h.status, [e.line for e in h.evidence]) for h in given.hypotheses],
+        len(given.hosts),
+        len(given.logs.ranks),
+    )
 
 
 @pytest.mark.parametrize("number", range(0, len(SAMPLES), 10))
@@ -264,11 +271,15 @@ def test_dumps_are_judged_alike(monkeypatch: pytest.MonkeyPatch, folder: Path) -
 @pytest.mark.parametrize("script", sorted((DATA / "launches").iterdir()), ids=lambda path: path.name)
 def test_scripts_are_judged_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Path) -> None:
     path = tmp_path / script.name
-    path.write_text(script.read_text() + "\nexport MASTER_ADDR=10.11.12.13\nexport NCCL_COMM_ID=10.11.12.13:4000\nexport NCCL_SOCKET_IFNAME=eth0\n")
+    path.write_text(
+        script.read_text() + "\nexport MASTER_ADDR=10.11.12.13\nexport NCCL_COMM_ID=10.11.12.13:4000\nexport NCCL_SOCKET_IFNAME=eth0\n"
+    )
 
     def judged() -> object:
         role = read_file(str(path))
-        return [(f.id, f.severity) for f in judge_environment(Environment([role], Gap("not-run", "x")))] if not isinstance(role, Gap) else role
+        return (
+            [(f.id, f.severity) for f in judge_environment(Environment([role], Gap("not-run", "x")))] if not isinstance(role, Gap) else role
+        )
 
     shown = judged()
     monkeypatch.delenv(share.SHARE)
@@ -293,8 +304,13 @@ def test_json_stays_json_and_says_the_same_but_for_names(line: str) -> None:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "job.log"
-    path.write_text("".join(f"[rank{n % 4}]: {kind}{line}\n" for n, line in enumerate(PLANTED) for kind in ("", "RuntimeError: NCCL error: ", "ERROR "))
-                    + KNOWN + "\n" + "\n".join(PLANTED) + "\n")
+    path.write_text(
+        "".join(f"[rank{n % 4}]: {kind}{line}\n" for n, line in enumerate(PLANTED) for kind in ("", "RuntimeError: NCCL error: ", "ERROR "))
+        + KNOWN
+        + "\n"
+        + "\n".join(PLANTED)
+        + "\n"
+    )
     return path
 
 
@@ -340,18 +356,46 @@ def test_records_of_several_hosts(tmp_path: Path, words: tuple[str, ...]) -> Non
     """Each host has one other name, the same in the terminal and on the page."""
     names = ["canary-n7", "canarygpu12.hpc.corp.example", "canaryz"]
     for at, name in enumerate(names):
-        variables = {"MASTER_ADDR": names[0], "NCCL_TOPO_FILE": f"/home/canaryuser{at}/topo.xml", "NCCL_COMM_ID": f"10.11.12.13:{4000 + at}", "X": f"{names[at - 1]} waits"}
-        facts = {"environment": {"roles": [{"variables": variables}], "host": {"name": name}}, "gpus": {"nvml": {"driver": f"580.{at}", "gpus": []}}}
-        finding = {"id": "x", "severity": "warn", "title": f"{name} lost {names[at - 1]}", "evidence": [{"text": f"{name}:1:2 [0] NCCL WARN x", "source": f"/home/canaryuser{at}/job.log"}],
-                   "remedy": [{"who": "you", "text": f"Ask canaryuser{at}@{name}", "lines": [f"ssh {name} uptime"]}]}
-        record = {"schema": "nccl-runbook/record/2", "step": "01-gpu-visibility", "status": "warn", "reason": f"{name} is down", "started": "2026-01-01T00:00:00Z",
-                  "judged": {"host": name}, "facts": facts, "findings": [finding]}
+        variables = {
+            "MASTER_ADDR": names[0],
+            "NCCL_TOPO_FILE": f"/home/canaryuser{at}/topo.xml",
+            "NCCL_COMM_ID": f"10.11.12.13:{4000 + at}",
+            "X": f"{names[at - 1]} waits",
+        }
+        facts = {
+            "environment": {"roles": [{"variables": variables}], "host": {"name": name}},
+            "gpus": {"nvml": {"driver": f"580.{at}", "gpus": []}},
+        }
+        finding = {
+            "id": "x",
+            "severity": "warn",
+            "title": f"{name} lost {names[at - 1]}",
+            "evidence": [{"text": f"{name}:1:2 [0] NCCL WARN x", "source": f"/home/canaryuser{at}/job.log"}],
+            "remedy": [{"who": "you", "text": f"Ask canaryuser{at}@{name}", "lines": [f"ssh {name} uptime"]}],
+        }
+        record = {
+            "schema": "nccl-runbook/record/2",
+            "step": "01-gpu-visibility",
+            "status": "warn",
+            "reason": f"{name} is down",
+            "started": "2026-01-01T00:00:00Z",
+            "judged": {"host": name},
+            "facts": facts,
+            "findings": [finding],
+        }
         (tmp_path / f"r{at}.json").write_text(json.dumps(record))
     page = tmp_path / "out" / "index.html"
     for extra in ((), ("--json",)):
         page.unlink(missing_ok=True)
         page.parent.mkdir(exist_ok=True)
-        ended = read_cli(words[0], "--share", *extra, *words[1:], *(tmp_path / f"r{at}.json" for at in range(3)), *(("--out", page.parent) if words[0] == "run" else ("--html", page)))
+        ended = read_cli(
+            words[0],
+            "--share",
+            *extra,
+            *words[1:],
+            *(tmp_path / f"r{at}.json" for at in range(3)),
+            *(("--out", page.parent) if words[0] == "run" else ("--html", page)),
+        )
         assert ended.returncode in (3, 4), ended.stderr
         assert leaks(ended.stdout, ended.stderr, page.read_text()) == []
         others = {*re.findall(r"host-x[0-9a-f]{6}-7\b", ended.stdout)}
@@ -359,7 +403,19 @@ def test_records_of_several_hosts(tmp_path: Path, words: tuple[str, ...]) -> Non
 
 
 def test_reduce_and_ab(tmp_path: Path, log: Path) -> None:
-    _ended(tmp_path, "ab", ".", "MASTER_ADDR=canaryhead NCCL_COMM_ID=10.11.12.13:4000", "--rounds", "1", "--", "cat", log, ask=run_cli, timeout=100)
+    _ended(
+        tmp_path,
+        "ab",
+        ".",
+        "MASTER_ADDR=canaryhead NCCL_COMM_ID=10.11.12.13:4000",
+        "--rounds",
+        "1",
+        "--",
+        "cat",
+        log,
+        ask=run_cli,
+        timeout=100,
+    )
     for number, extra in enumerate(((), ("--json",))):
         out = tmp_path / f"out{number}"
         ended = read_cli("reduce", "--share", *extra, "--out", out, "--axis", "n=1,2", "--", "sh", "-c", f"cat {log}; exit 3")
@@ -368,8 +424,26 @@ def test_reduce_and_ab(tmp_path: Path, log: Path) -> None:
 
 def test_a_run(tmp_path: Path, log: Path) -> None:
     """Every file of it, and the same name for a host in all of them."""
-    ended = read_cli("run", "--share", "--out", tmp_path / "out", "--log", log, "--symptom", SAID, "--step", "07-logs", "--step", "02-environment",
-                    "--step", "00-start", "--budget", "90s", env={**os.environ, "NCCL_COMM_ID": "10.11.12.13:4000", "MASTER_ADDR": "canaryhead"}, timeout=200)
+    ended = read_cli(
+        "run",
+        "--share",
+        "--out",
+        tmp_path / "out",
+        "--log",
+        log,
+        "--symptom",
+        SAID,
+        "--step",
+        "07-logs",
+        "--step",
+        "02-environment",
+        "--step",
+        "00-start",
+        "--budget",
+        "90s",
+        env={**os.environ, "NCCL_COMM_ID": "10.11.12.13:4000", "MASTER_ADDR": "canaryhead"},
+        timeout=200,
+    )
     files = {path.name: path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert {"00-start.ipynb", "07-logs.html", "02-environment.json", "verdict.json", "index.html"} <= set(files)
     assert leaks(ended.stdout, ended.stderr) == [] and {name: found for name, text in files.items() if (found := leaks(text))} == {}

@@ -28,7 +28,11 @@ echo "sync took 0.25 s"
 
 def soak(a: str, b: str = "", **more: object) -> Soak:
     """``a``, ``b``: one letter a run, p for passed."""
-    runs = [Run(arm, 1.0 * n, "passed" if letter == "p" else "exit code 1", 0.5, {"s": [0.1]}) for arm, letters in (("A", a), ("B", b)) for n, letter in enumerate(letters)]
+    runs = [
+        Run(arm, 1.0 * n, "passed" if letter == "p" else "exit code 1", 0.5, {"s": [0.1]})
+        for arm, letters in (("A", a), ("B", b))
+        for n, letter in enumerate(letters)
+    ]
     differences = [Difference("NCCL_X", "not set", "1")] if b else []
     fields = {"before": NO_GPU, "after": NO_GPU, **more}
     return Soak("your command: x", "s", differences, runs, "60 s are over", 60.0, **fields)  # type: ignore[arg-type]
@@ -61,7 +65,9 @@ def test_without_other_settings_no_set_up_is_shown() -> None:
 
 
 # two-sided, as scipy.stats.fisher_exact 1.17.1 gives them
-@pytest.mark.parametrize(("counts", "p"), [((1, 10, 8, 10), 0.005477), ((3, 20, 5, 20), 0.6948), ((10, 30, 0, 30), 0.0007970), ((0, 5, 0, 5), 1.0)])
+@pytest.mark.parametrize(
+    ("counts", "p"), [((1, 10, 8, 10), 0.005477), ((3, 20, 5, 20), 0.6948), ((10, 30, 0, 30), 0.0007970), ((0, 5, 0, 5), 1.0)]
+)
 def test_the_probability_is_that_of_fishers_exact_test(counts: tuple[int, int, int, int], p: float) -> None:
     assert judge.fisher(*counts) == pytest.approx(p, rel=1e-3)
 
@@ -73,15 +79,24 @@ def test_the_probability_does_not_depend_on_which_arm_comes_first(runs_a: int, r
     assert 0 < p <= 1 and math.isclose(p, judge.fisher(b, runs_b, a, runs_a), rel_tol=1e-6)
 
 
-@pytest.mark.parametrize(("before", "after", "moved"), [
-    ({0: {"uncorrected ECC errors": 0}}, {0: {"uncorrected ECC errors": 2}}, 1), ({0: {"NVLinks up": 18}}, {0: {"NVLinks up": 17}}, 1),
-    ({0: {"NVLinks up": 17}}, {0: {"NVLinks up": 18}}, 0), ({0: {"remapped rows": 1}}, {0: {"remapped rows": 1}}, 0), ({0: {"PCIe lanes": 16}}, {}, 0),
-    (NO_GPU, {0: {"PCIe lanes": 8}}, 0)])
+@pytest.mark.parametrize(
+    ("before", "after", "moved"),
+    [
+        ({0: {"uncorrected ECC errors": 0}}, {0: {"uncorrected ECC errors": 2}}, 1),
+        ({0: {"NVLinks up": 18}}, {0: {"NVLinks up": 17}}, 1),
+        ({0: {"NVLinks up": 17}}, {0: {"NVLinks up": 18}}, 0),
+        ({0: {"remapped rows": 1}}, {0: {"remapped rows": 1}}, 0),
+        ({0: {"PCIe lanes": 16}}, {}, 0),
+        (NO_GPU, {0: {"PCIe lanes": 8}}, 0),
+    ],
+)
 def test_a_counter_that_gets_worse_is_named(before: object, after: object, moved: int) -> None:
     assert ids(soak("pp", before=before, after=after)).count("gpu-counter-moved") == moved
 
 
-@pytest.mark.parametrize(("b", "line"), [("a b;c", "export NCCL_X='a b;c'"), ("not set", "unset NCCL_X"), ("set, not shown", "export NCCL_X=   # your value")])
+@pytest.mark.parametrize(
+    ("b", "line"), [("a b;c", "export NCCL_X='a b;c'"), ("not set", "unset NCCL_X"), ("set, not shown", "export NCCL_X=   # your value")]
+)
 def test_a_workaround_is_a_line_for_a_shell(b: str, line: str) -> None:
     better = dataclasses.replace(soak("pf" * 10, "p" * 20), differences=[Difference("NCCL_X", "1", b)])
     assert judge.judge(better)[0].remedy[0].lines == (line,)
@@ -101,15 +116,38 @@ def test_failed_runs_have_a_table_of_their_own_and_no_figures() -> None:
 
 def test_a_command_that_fails_now_and_then_is_compared_with_a_setting_that_cures_it(tmp_path: Path) -> None:
     (tmp_path / "flaky.sh").write_text(FLAKY)
-    ended = read_cli("soak", "--for", "60s", "--runs", "48", "--failures", "99", "--against", "SAFE=1", "--figure", "took ([0-9.]+)", "--json",
-                    "--out", tmp_path / "kept", "--html", tmp_path / "soak.html", "--", "bash", "flaky.sh", cwd=tmp_path, timeout=120)
+    ended = read_cli(
+        "soak",
+        "--for",
+        "60s",
+        "--runs",
+        "48",
+        "--failures",
+        "99",
+        "--against",
+        "SAFE=1",
+        "--figure",
+        "took ([0-9.]+)",
+        "--json",
+        "--out",
+        tmp_path / "kept",
+        "--html",
+        tmp_path / "soak.html",
+        "--",
+        "bash",
+        "flaky.sh",
+        cwd=tmp_path,
+        timeout=120,
+    )
     document = json.loads(ended.stdout)
     rows = [json.loads(line) for line in (tmp_path / "kept" / "runs.jsonl").read_text().splitlines()]
     assert ended.returncode == 3 and document["verdict"] == "broken" and len(rows) == 48, ended.stderr
     assert document["arms"]["A"]["failed"] == sum(r["ended"] == "exit code 7" for r in rows) > 5 and document["arms"]["B"]["failed"] == 0
     assert [f["id"] for f in document["findings"]] == ["soak-failed", "soak-rates-differ"]
     assert document["findings"][0]["replacement"].splitlines()[0] == "export SAFE=1"
-    assert "RuntimeError: batch" in (tmp_path / "kept" / "failed.log").read_text() and "NCCL Runbook" in (tmp_path / "soak.html").read_text()
+    assert (
+        "RuntimeError: batch" in (tmp_path / "kept" / "failed.log").read_text() and "NCCL Runbook" in (tmp_path / "soak.html").read_text()
+    )
 
 
 def test_it_ends_at_the_first_failure_unless_more_are_wanted(tmp_path: Path) -> None:
@@ -137,9 +175,21 @@ def test_what_was_run_is_kept_when_it_is_ended(tmp_path: Path, number: int, code
     assert number == signal.SIGKILL or json.loads(said)["arms"]["A"]["failed"] == 0
 
 
-@pytest.mark.parametrize("words", [
-    ["--for", "soon"], ["--failures", "0"], ["--", "no-such-program-here"], ["--figure", "x"], ["--against", "no-such-file.env"], ["--sync", "no/such-model"],
-    ["--collective", "all_to_none"], ["--size", "-5"], ["--against", "HOME=" + os.environ.get("HOME", "")], ["--out", "/no/such/folder/kept"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--for", "soon"],
+        ["--failures", "0"],
+        ["--", "no-such-program-here"],
+        ["--figure", "x"],
+        ["--against", "no-such-file.env"],
+        ["--sync", "no/such-model"],
+        ["--collective", "all_to_none"],
+        ["--size", "-5"],
+        ["--against", "HOME=" + os.environ.get("HOME", "")],
+        ["--out", "/no/such/folder/kept"],
+    ],
+)
 def test_wrong_words_are_refused_in_one_sentence(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ended = read_cli("soak", *([] if "--out" in words else ["--out", "kept"]), *words)

@@ -114,7 +114,11 @@ def test_a_log_with_a_shared_gpu_points_to_its_causes(tmp_path, line):
 
 def test_a_healthy_log_points_to_nothing(tmp_path):
     told = answered(tmp_path, HEALTHY)
-    assert ids(told)[0] == "no-cause-in-log" and {f.cause for f in told.found.findings} <= {None, "benign"} and told.document.verdict == "unknown", "silence is never health"
+    assert (
+        ids(told)[0] == "no-cause-in-log"
+        and {f.cause for f in told.found.findings} <= {None, "benign"}
+        and told.document.verdict == "unknown"
+    ), "silence is never health"
 
 
 def test_nothing_is_ever_healthy(tmp_path):
@@ -130,7 +134,9 @@ def test_symptom_recognised_fires_when_no_message_names_a_cause(tmp_path):
 
 def test_symptom_recognised_stays_quiet_when_a_message_names_the_cause(tmp_path):
     assert "symptom-recognised" not in ids(answered(tmp_path, DUPLICATES[0], "hangs-later"))
-    assert "symptom-recognised" not in ids(of_start(collect_start("hangs-later", str(ROOT / "tests/data/hang/skip")))), "nor when dumps name a rank"
+    assert "symptom-recognised" not in ids(
+        of_start(collect_start("hangs-later", str(ROOT / "tests/data/hang/skip")))
+    ), "nor when dumps name a rank"
 
 
 def test_log_not_read_fires_when_there_is_no_such_file(tmp_path):
@@ -191,11 +197,23 @@ def parsed(arguments: list[str]) -> dict:
         return context.params
 
 
-@given(st.fixed_dictionaries({
-    "symptom": st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), min_size=1, max_size=40).map(str.strip).filter(lambda s: s and s[0] != "-"),
-    "log": st.sampled_from(["", "/var/log/job 1.log"]), "python": st.sampled_from(["", "docker exec -i areal python3"]),
-    "gpus": st.sampled_from(["", "0,1"]), "budget_s": st.integers(10, 9999), "allow_busy": st.booleans(),
-    "steps": st.lists(st.sampled_from(list(step_texts())), unique=True)}))
+@given(
+    st.fixed_dictionaries(
+        {
+            "symptom": (
+                st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), min_size=1, max_size=40)
+                .map(str.strip)
+                .filter(lambda s: s and s[0] != "-")
+            ),
+            "log": st.sampled_from(["", "/var/log/job 1.log"]),
+            "python": st.sampled_from(["", "docker exec -i areal python3"]),
+            "gpus": st.sampled_from(["", "0,1"]),
+            "budget_s": st.integers(10, 9999),
+            "allow_busy": st.booleans(),
+            "steps": st.lists(st.sampled_from(list(step_texts())), unique=True),
+        }
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_the_line_shown_says_what_the_variables_say(values):
     told = parsed(cockpit.arguments(values))
@@ -230,7 +248,13 @@ def test_what_a_run_says_is_escaped(tmp_path):
     assert run.now == "03-fewer-gpus"
     run.started_at -= 15
     at_work = str(cells.form_status({"run": run, "expected": 60}))
-    assert all(text in at_work for text in ('<progress value="15.0" max="60" aria-label="time"', "1 of 2 steps done", "of about 60 s", "now 03-fewer-gpus")) and "<script" not in at_work
+    assert (
+        all(
+            text in at_work
+            for text in ('<progress value="15.0" max="60" aria-label="time"', "1 of 2 steps done", "of about 60 s", "now 03-fewer-gpus")
+        )
+        and "<script" not in at_work
+    )
     by_steps = str(cells.form_status({"run": run, "expected": 0}))
     assert '<progress value="1" max="2" aria-label="steps done"' in by_steps and "of about" not in by_steps, "no estimate that has passed"
     run.total = 0
@@ -344,7 +368,9 @@ def test_what_is_typed_is_read_as_the_command_line_reads_it(opened, tmp_path):
     assert typed(opened, "ncclSystemError") | {"steps": []} == {**PLAIN, "symptom": "ncclSystemError"}
     assert typed(opened, f"{DUPLICATES[0]}\nstep 2 of 3")["log"] == str(tmp_path / "pasted.log")
     assert opened.boxes[opened.case(None).test.line.split()[-1]].value
-    assert typed(opened, "hf_abcdefghijklmnopqrstuvwxyz012345 is my\ntoken x")["log"] and "hf_abc" not in (tmp_path / "pasted.log").read_text()
+    assert (
+        typed(opened, "hf_abcdefghijklmnopqrstuvwxyz012345 is my\ntoken x")["log"] and "hf_abc" not in (tmp_path / "pasted.log").read_text()
+    )
     assert typed(opened, "")["log"] == "" and opened.case(None) is None
 
 
@@ -355,12 +381,32 @@ def test_a_run_reads_the_dumps_that_were_given(opened):
     assert (values["log"], values["steps"]) == (str(ROOT / "tests/data/hang/skip"), ["03-fewer-gpus", "06-timeouts"])
 
 
-@pytest.mark.parametrize("field, wrong", [
-    *(("given", word) for word in ("/nowhere/a.log", "tests/data /nowhere/a.log", "a.log b.log", "*.log", "s3://bucket/job.log", "node17.cluster.local", "4194304",
-                                   "pid:4194304", "PID 4194304", sys.executable, "/dev/zero")),
-    *(("gpus", word) for word in ("1-0", "zero", "0,a", "0 1", "0,,1", "-1", "cuda:0", "999")),
-    *(("python", word) for word in ("/nowhere/python -u", "python3 'x", "/tmp", "python3, python3.11")),
-    ("budget_s", 0), ("budget_s", 99_999_999), *(("setting", word) for word in ("foo", "=1", "A=1 B", "A=1; rm -rf /"))])
+@pytest.mark.parametrize(
+    "field, wrong",
+    [
+        *(
+            ("given", word)
+            for word in (
+                "/nowhere/a.log",
+                "tests/data /nowhere/a.log",
+                "a.log b.log",
+                "*.log",
+                "s3://bucket/job.log",
+                "node17.cluster.local",
+                "4194304",
+                "pid:4194304",
+                "PID 4194304",
+                sys.executable,
+                "/dev/zero",
+            )
+        ),
+        *(("gpus", word) for word in ("1-0", "zero", "0,a", "0 1", "0,,1", "-1", "cuda:0", "999")),
+        *(("python", word) for word in ("/nowhere/python -u", "python3 'x", "/tmp", "python3, python3.11")),
+        ("budget_s", 0),
+        ("budget_s", 99_999_999),
+        *(("setting", word) for word in ("foo", "=1", "A=1 B", "A=1; rm -rf /")),
+    ],
+)
 def test_wrong_input_is_refused_before_anything_runs(opened, field, wrong):
     before = opened.fields[field].value
     opened.fields[field].value = wrong
@@ -398,8 +444,10 @@ def test_the_input_is_no_step_of_the_count():
 
 def test_what_is_open_stands_above_what_is_folded(opened, tmp_path):
     """Other likely causes before warnings, and both before what to collect on the next run."""
-    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\nexport NCCL_SOCKET_IFNAME=lo\nexport NCCL_DEBUG=LOUD\nexport MASTER_ADDR=localhost\n"
-                                         "srun torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint $MASTER_ADDR:29500 train.py\n")
+    (tmp_path / "job.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2\nexport NCCL_SOCKET_IFNAME=lo\nexport NCCL_DEBUG=LOUD\nexport MASTER_ADDR=localhost\n"
+        "srun torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint $MASTER_ADDR:29500 train.py\n"
+    )
     typed(opened, str(tmp_path / "job.sbatch"))
     shown = card(opened.case(None))
     also, warning = shown.index("<summary>Also likely: MASTER_ADDR"), shown.index("LOUD")
@@ -435,7 +483,9 @@ def test_a_job_that_hangs_is_looked_at_first(opened):
 
 
 def test_ranks_here_are_named_in_the_field(opened, monkeypatch):
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}) as rank:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}
+    ) as rank:
         typed(opened, "it hangs")
         opened.look()
         assert f"pid:{rank.pid}" in opened.fields["given"].value.splitlines()
@@ -447,7 +497,9 @@ def test_ranks_here_are_named_in_the_field(opened, monkeypatch):
 
 def test_a_look_stays_when_its_job_has_ended(opened, monkeypatch):
     monkeypatch.setattr(looks, "GAP_S", 0.1)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}) as rank:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}
+    ) as rank:
         typed(opened, f"pid:{rank.pid}")
         first = opened.gathered
         rank.stdin.close()
@@ -489,7 +541,10 @@ def test_the_estimate_is_that_of_this_machine(opened):
 
 
 def test_a_cause_that_is_also_likely_has_a_fold_of_its_own(tmp_path):
-    told = answered(tmp_path, "NCCL WARN Bootstrap : no socket interface found\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB.\n")
+    told = answered(
+        tmp_path,
+        "NCCL WARN Bootstrap : no socket interface found\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB.\n",
+    )
     also = [c for c in told.document.causes if c.status == "likely" and c.id != told.lead.cause]
     folds = re.findall(r"<summary>(.*?)</summary>", card(told))
     assert also and [f for f in folds if f.startswith("Also ")] == [f"Also likely: {c.title}" for c in also]
@@ -550,6 +605,11 @@ def test_wrong_usage_is_told_in_a_sentence_and_a_second_end_is_harmless(tmp_path
     (tmp_path / "latest").symlink_to("old")  # of a run before it
     run = RunProcess(["--step", "03-fewer-gpu"], tmp_path, lambda r: (changes.append(r.at_work), r.at_work or ended.set()))
     assert ended.wait(30)
-    assert re.search(r"^Not started: .*did you mean 03-fewer-gpus", run.sentence()) and run.page is None and run.folder is None and run.now == ""
+    assert (
+        re.search(r"^Not started: .*did you mean 03-fewer-gpus", run.sentence())
+        and run.page is None
+        and run.folder is None
+        and run.now == ""
+    )
     run.cancel()
     assert run.exit_code == 2 and not run.interrupted and changes[-1] is False

@@ -63,7 +63,9 @@ def test_gpus_that_were_named_where_there_is_none_are_said_to_have_been_left_out
     kept = read(step)
     assert (f"GPUs {gpus}" in kept.reason) == fires and kept.status == ("unknown" if fires else "ok")
     assert [f"GPUs {gpus}," in f.title for f in kept.findings if f.id == "gpus-not-here"] == [True] * fires
-    again = Step("03-fewer-gpus", {"run_dir": str(step.run_dir / "again"), "record_path": str(step.run_dir / "03-fewer-gpus.json"), "gpus": ""})
+    again = Step(
+        "03-fewer-gpus", {"run_dir": str(step.run_dir / "again"), "record_path": str(step.run_dir / "03-fewer-gpus.json"), "gpus": ""}
+    )
     again.finish(FOUND)
     assert [f.id for f in again.record.findings] == ["gpus-not-here"] * fires + ["fine"], "a replay of it says so too"
 
@@ -89,9 +91,21 @@ def test_a_trial_joins_the_record_as_tried_by_hand(step):
     assert ": failed" in repr(failed).splitlines()[0] and repr(failed).endswith("\n[rank0] boom\n[rank1] boom")
 
 
-@pytest.mark.parametrize(("asked", "told"), [
-    ({"gpus": [9]}, "GPU 9"), ({"gpus": ["a"]}, "gpus: 'a'"), ({"gpus": []}, "gpus: "), ({"gpus": "0,b"}, "gpus: 'b'"), ({"env": {"A=B": "1"}}, "A=B"),
-    ({"env": {"A": "x\0y"}}, "env: "), ({"sizes": ()}, "sizes"), ({"sizes": (-4,)}, "below 0"), ({"repeats": -1}, "below 0"), ({"deadline_s": 0}, "above 0")])
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"gpus": [9]}, "GPU 9"),
+        ({"gpus": ["a"]}, "gpus: 'a'"),
+        ({"gpus": []}, "gpus: "),
+        ({"gpus": "0,b"}, "gpus: 'b'"),
+        ({"env": {"A=B": "1"}}, "A=B"),
+        ({"env": {"A": "x\0y"}}, "env: "),
+        ({"sizes": ()}, "sizes"),
+        ({"sizes": (-4,)}, "below 0"),
+        ({"repeats": -1}, "below 0"),
+        ({"deadline_s": 0}, "above 0"),
+    ],
+)
 def test_a_trial_that_cannot_be_run_is_refused_in_a_sentence(ready_step, asked, told):
     ready_step.guard(nobody, rule)
     with pytest.raises(ValueError, match=re.escape(told)):
@@ -208,7 +222,10 @@ def test_a_notebook_runs_under_plain_papermill(tmp_path):
     assert [r["name"] for r in record["facts"]["ladder"]["rungs"]] == ["1 rank"] and record["status"] == "unknown"
 
 
-@pytest.mark.parametrize(("name", "value", "data"), [("max_rank", "2", r"max_rank: .*max_ranks\?"), ("max_ranks", "two", r"max_ranks: 'two' is not a whole number")])
+@pytest.mark.parametrize(
+    ("name", "value", "data"),
+    [("max_rank", "2", r"max_rank: .*max_ranks\?"), ("max_ranks", "two", r"max_ranks: 'two' is not a whole number")],
+)
 def test_plain_papermill_refuses_a_wrong_parameter(tmp_path, name, value, data):
     done = papermill(tmp_path, "-p", name, value)
     assert done.returncode == 1 and re.search(data, done.stderr)

@@ -26,33 +26,85 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SUBJECTS = ("edges", "gpus", "environment", "worlds", "sync", "plan", "hang", "triage", "hosts")
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
 MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
-# Imports, docstrings and the fields of classes do not count: a file that is split needs more of the first, nobody saves on the second, and a
-# field is a declaration: nobody writes a tuple or a dictionary in place of a dataclass to save it, and a probe needs no room for its fact.
-# In this count the subjects of the first goal (15,500 with all three) stood at 12,052 when docstrings were written everywhere.
+# Imports, docstrings and the fields of classes do not count: a file that is split needs more of the first, nobody saves on the second,
+# and a # field is a declaration: nobody writes a tuple or a dictionary in place of a dataclass to save it, and a probe needs no room for
+# its fact. # In this count the subjects of the first goal (15,500 with all three) stood at 12,052 when docstrings were written everywhere.
 MOST_STATEMENTS = 12_052
-# What later features added to old files, counted on 2026-11-30 with their fields: a full ceiling had cost a feature, names and plain conditions.
-# They are: secrets below their name, records judged first; remedies with values of their line, causes by file; looks that ended, prices, pairs
-# and transports in the form; one name for a cause, nearest options, where the program raised; loaders of all ranks; conditions in place of
-# tables of conditions.
+# What later features added to old files, counted on 2026-11-30 with their fields: a full ceiling had cost a feature, names and plain
+# conditions. # They are: secrets below their name, records judged first; remedies with values of their line, causes by file; looks that
+# ended, prices, pairs # and transports in the form; one name for a cause, nearest options, where the program raised; loaders of all
+# ranks; conditions in place of # tables of conditions.
 GROWN = 576
 # whole files by design: one is sent over standard input, the other is a file to copy
 LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
 MOST_UNFOLLOWED = 11  # files in which mypy does not follow what rules out a Gap or None
 VAGUE, MOST_VAGUE = {"told", "found", "seen", "said"}, 6  # bound so often; what is left are fields that records hold
 # Subjects that came after that goal was set, each with a bound of its own.
-LATER = {"against": 213, "case/good_run.py": 30, "edges": 111, "ranks/edges.py": 59, "hosts": 891, "cli/hosts": 131, "sync/pays": 189, "plan/later": 142,
-         "cli/watch": 38, "step_hosts.py": 19, "look/progress.py": 22, "ranks/reshard": 176, "ranks/delta": 100, "sync/delta": 3, "sync/reshard": 11, "sync/arrived": 121,
-         "hang/live/launched": 14, "hang/live/faults/judge_together.py": 49, "hang/live/faults/judge_cores.py": 29, "messages/judge_silent.py": 6, "logs/encoding.py": 10,
-         "scripts/accelerate.py": 9, "scripts/counts.py": 58, "scripts/manifests.py": 41, "environment/settings/judge_launch.py": 7,
-         "report/beside.py": 11, "report/bundle.py": 61, "cli/bundle": 15, "gym": 670, "cli/dev": 51, "cockpit/gym.py": 32, "cockpit/looks.py": 17, "core/secret_lines.py": 31, "core/secret_words.py": 50,
-         "cockpit/grid.py": 57, "compare/soak": 160, "cli/soak": 35, "fleet": 281, "cli/fleet": 44}
+LATER = {
+    "against": 213,
+    "case/good_run.py": 30,
+    "edges": 111,
+    "ranks/edges.py": 59,
+    "hosts": 891,
+    "cli/hosts": 131,
+    "sync/pays": 189,
+    "plan/later": 142,
+    "cli/watch": 38,
+    "step_hosts.py": 19,
+    "look/progress.py": 22,
+    "ranks/reshard": 176,
+    "ranks/delta": 100,
+    "sync/delta": 3,
+    "sync/reshard": 11,
+    "sync/arrived": 121,
+    "hang/live/launched": 14,
+    "hang/live/faults/judge_together.py": 49,
+    "hang/live/faults/judge_cores.py": 29,
+    "messages/judge_silent.py": 6,
+    "logs/encoding.py": 10,
+    "scripts/accelerate.py": 9,
+    "scripts/counts.py": 58,
+    "scripts/manifests.py": 41,
+    "environment/settings/judge_launch.py": 7,
+    "report/beside.py": 11,
+    "report/bundle.py": 61,
+    "cli/bundle": 15,
+    "gym": 670,
+    "cli/dev": 51,
+    "cockpit/gym.py": 32,
+    "cockpit/looks.py": 17,
+    "core/secret_lines.py": 31,
+    "core/secret_words.py": 50,
+    "cockpit/grid.py": 57,
+    "compare/soak": 160,
+    "cli/soak": 35,
+    "fleet": 281,
+    "cli/fleet": 44,
+}
 # what a file of each layer never imports; a layer is the beginning of the file's name
-NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
-         "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
+NEVER = {
+    "facts": ("ask", "read", "judge", "table", "launch"),
+    "judge": ("ask", "read", "table", "launch"),
+    "table": ("ask", "read", "launch"),
+    "ask": ("judge", "table", "report"),
+    "read": ("judge", "table", "report"),
+}
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
 # a rank file may import another that is sent along with it
-BESIDE = {"check", "sync_bytes", "sync_clock", "sync_delta", "sync_disk", "sync_pieces", "sync_reshard", "sync_shapes", "sync_tensors", "sync_ways", "fast_disk"}
+BESIDE = {
+    "check",
+    "sync_bytes",
+    "sync_clock",
+    "sync_delta",
+    "sync_disk",
+    "sync_pieces",
+    "sync_reshard",
+    "sync_shapes",
+    "sync_tensors",
+    "sync_ways",
+    "fast_disk",
+}
 
 
 def sources(room: str = "") -> list[Path]:
@@ -108,7 +160,11 @@ def test_rooms_stand_on_floors() -> None:
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(LIB)))
 def test_the_layer_is_the_file_name(path: Path) -> None:
     """Facts hold no opinion, who judges asks nothing, who asks judges nothing."""
-    never = NEVER.get(re.split(r"[_.]", path.name)[0], ()) if room_of(path) in (*SUBJECTS, "machine", "messages", "compare", "against", "fleet") else ()
+    never = (
+        NEVER.get(re.split(r"[_.]", path.name)[0], ())
+        if room_of(path) in (*SUBJECTS, "machine", "messages", "compare", "against", "fleet")
+        else ()
+    )
     wrong = [".".join(m) for m in modules(path) if {m[0], m[-1].split("_")[0], m[-2:-1] and m[-2].split("_")[0]} & {*never}]
     assert not wrong
 
@@ -118,7 +174,9 @@ def test_folders_stay_small() -> None:
     assert max(len([f for f in d.iterdir() if f.is_file()]) for d in folders) <= MOST_FILES
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if runs_on_node(p.relative_to(LIB).as_posix())], ids=lambda p: str(p.relative_to(LIB)))
+@pytest.mark.parametrize(
+    "path", [p for p in sources() if runs_on_node(p.relative_to(LIB).as_posix())], ids=lambda p: str(p.relative_to(LIB))
+)
 def test_on_the_node_there_is_only_the_standard_library(path: Path) -> None:
     outside = {m.split(".")[0] for m in imports(path)} - set(sys.stdlib_module_names) - {PACKAGE}
     files = {m.replace(".", "/") + ".py" for m in imports(path)} - {*COPIED}
@@ -169,8 +227,16 @@ def test_every_public_name_has_a_docstring(path: Path) -> None:
 
 def bindings(path: Path) -> list[str]:
     """Every name that a file gives to something: a variable, parameter, attribute, function, class or exception."""
-    field = {ast.arg: "arg", ast.FunctionDef: "name", ast.ClassDef: "name", ast.ExceptHandler: "name", ast.MatchAs: "name", ast.MatchStar: "name",
-             ast.Name: "id", ast.Attribute: "attr"}
+    field = {
+        ast.arg: "arg",
+        ast.FunctionDef: "name",
+        ast.ClassDef: "name",
+        ast.ExceptHandler: "name",
+        ast.MatchAs: "name",
+        ast.MatchStar: "name",
+        ast.Name: "id",
+        ast.Attribute: "attr",
+    }
     nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if type(node) in field]
     return [str(getattr(node, field[type(node)])) for node in nodes if isinstance(getattr(node, "ctx", ast.Store()), ast.Store)]
 
@@ -191,7 +257,9 @@ def test_what_is_never_done(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            assert called not in ("eval", "pickle.load", "pickle.loads", "os.system") and (called != "exec" or path.name == "warm.py"), called
+            assert called not in ("eval", "pickle.load", "pickle.loads", "os.system") and (
+                called != "exec" or path.name == "warm.py"
+            ), called
             assert not any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords)
 
 
@@ -257,7 +325,13 @@ class TestNotebook:
             assert "?" in first.source and re.search(r"disturbs running jobs: (yes|no)", first.source, re.I)
 
     def test_has_its_parts_in_order(self, path: Path) -> None:
-        found = [line[3:].strip() for c in read(path).cells if c.cell_type == "markdown" for line in c.source.splitlines() if line.startswith("## ")]
+        found = [
+            line[3:].strip()
+            for c in read(path).cells
+            if c.cell_type == "markdown"
+            for line in c.source.splitlines()
+            if line.startswith("## ")
+        ]
         expected = [h for h in HEADINGS if h in found] if path.stem in WITHOUT_STEP else HEADINGS
         assert [h for h in found if h in HEADINGS] == expected
 
@@ -318,7 +392,9 @@ class TestNotebook:
 
 def test_the_linter_has_nothing_to_say() -> None:
     """What runs on the node is held to Python 3.9, with typing.Dict and the like (UP)."""
-    node = [str(p) for p in sources() if runs_on_node(p.relative_to(LIB).as_posix())] + [f"lib/{name}" for name in (*COPIED, "nccl_guards.py")]
+    node = [str(p) for p in sources() if runs_on_node(p.relative_to(LIB).as_posix())] + [
+        f"lib/{name}" for name in (*COPIED, "nccl_guards.py")
+    ]
     ruff, form = ([sys.executable, "-m", "ruff", verb, "--no-cache"] for verb in ("check", "format"))
     for command in ([*ruff, "lib", "tests"], [*form, "--check", "lib"], [*ruff, "--target-version", "py39", "--ignore", "UP,B905", *node]):
         said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -329,5 +405,7 @@ def test_the_types_are_right(tmp_path: Path) -> None:
     """mypy strict for what judges and what is judged; pyproject.toml says which files."""
     own = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
     assert sum(len(section["module"]) for section in own) <= MOST_UNFOLLOWED
-    checked = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert checked.returncode == 0, checked.stdout + checked.stderr

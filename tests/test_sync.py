@@ -48,7 +48,9 @@ def syncs(world):
 def test_every_byte_arrives_on_two_engines_and_phases_add_up(engine, tmp_path, method):
     world = run(engine, method, "--directory", tmp_path / "w", "--buckets", 1, ranks=3)
     assert [r.code for r in world.ranks] == [0, 0, 0]
-    assert [(rank, e["compared"], e["verified"]) for rank, e in syncs(world)] == [(0, False, True)] * 2 + [(1, True, True)] * 2 + [(2, True, True)] * 2
+    assert [(rank, e["compared"], e["verified"]) for rank, e in syncs(world)] == [(0, False, True)] * 2 + [(1, True, True)] * 2 + [
+        (2, True, True)
+    ] * 2
     assert {e["bytes"] for _, e in syncs(world)} == {bench_sync.size_bytes(TINY)} and {e["tensors"] for _, e in syncs(world)} == {26}
     for _, event in syncs(world):
         assert sum(event["phases"].values()) == pytest.approx(event["seconds"], rel=1e-6)
@@ -59,7 +61,9 @@ def test_every_byte_arrives_on_two_engines_and_phases_add_up(engine, tmp_path, m
 def test_one_flipped_bit_on_an_engine_is_caught_and_the_tensor_named(engine, tmp_path, method):
     world = run(engine, method, "--directory", tmp_path, "--fault", "corrupt@1")
     assert [r.code for r in world.ranks] == [0, weight_sync.WRONG_BYTES]
-    assert [e["wrong"] for rank, e in syncs(world) if rank == 1] == [[{"tensor": "model.layers.1.self_attn.q_proj.weight", "index": 13, "words": 1}]] * 2
+    assert [e["wrong"] for rank, e in syncs(world) if rank == 1] == [
+        [{"tensor": "model.layers.1.self_attn.q_proj.weight", "index": 13, "words": 1}]
+    ] * 2
 
 
 def test_a_tensor_left_from_the_sync_before_is_caught(engine):
@@ -122,7 +126,9 @@ def test_a_tensor_without_a_byte_travels_with_the_others(engine):
 
 def test_the_list_of_methods_is_that_of_the_rank():
     """Each has code of its own, but for nccl-one-gpu, which is nccl-flat in another environment."""
-    assert sorted(METHODS) == sorted(["nccl-one-gpu", *sync_ways.METHODS, *weight_sync.sync_reshard.METHODS, *weight_sync.sync_delta.METHODS])
+    assert sorted(METHODS) == sorted(
+        ["nccl-one-gpu", *sync_ways.METHODS, *weight_sync.sync_reshard.METHODS, *weight_sync.sync_delta.METHODS]
+    )
 
 
 def test_stale_swapped_and_shifted_bytes_show_in_every_tensor_and_no_others(monkeypatch):
@@ -172,7 +178,10 @@ def test_buckets_keep_the_order_and_the_limit(sizes, limit, wanted):
     assert sync_bytes.buckets_of(sizes, limit) == wanted
 
 
-spans = st.lists(st.tuples(st.sampled_from(sync_clock.PHASES), st.floats(0, 1), st.floats(0, 1)).map(lambda s: (s[0], min(s[1:]), max(s[1:]))), max_size=9)
+spans = st.lists(
+    st.tuples(st.sampled_from(sync_clock.PHASES), st.floats(0, 1), st.floats(0, 1)).map(lambda s: (s[0], min(s[1:]), max(s[1:]))),
+    max_size=9,
+)
 
 
 @settings(max_examples=60)
@@ -220,7 +229,9 @@ def alone(monkeypatch):
 @pytest.mark.parametrize("way", [sync_ways.per_tensor, sync_ways.listed, sync_ways.flat])
 def test_whoever_waits_for_the_device_counts_it_for_a_phase(alone, way):
     """On H200 the notice of 290 broadcasts' ends, in no phase, was a tenth of a sync."""
-    alone.buckets, alone.stage = sync_bytes.buckets_of(alone.sizes, alone.bucket_bytes(1)), [torch.zeros(1 << 20, dtype=torch.uint8) for _ in "ab"]
+    alone.buckets, alone.stage = sync_bytes.buckets_of(alone.sizes, alone.bucket_bytes(1)), [
+        torch.zeros(1 << 20, dtype=torch.uint8) for _ in "ab"
+    ]
     clock = Watched(alone.device)
     before = clock.loose
     way(alone, clock)
@@ -230,9 +241,16 @@ def test_whoever_waits_for_the_device_counts_it_for_a_phase(alone, way):
 
 
 def test_the_speed_entries_run_without_a_gpu(engine):
-    flat = bench_sync.flat_broadcast(engine, TINY, [None, None], lambda: bench_sync.torch_broadcast(engine, [None, None], 1 << 16), 1, "gloo-flat")
+    flat = bench_sync.flat_broadcast(
+        engine, TINY, [None, None], lambda: bench_sync.torch_broadcast(engine, [None, None], 1 << 16), 1, "gloo-flat"
+    )
     disk = bench_sync.disk(engine, TINY, [None, None], 1)
-    assert all(len(v) == 1 and v[0] > 0 for v in [*flat.values(), *disk.values()]) and set(bench_sync.GOALS) >= {"wire", "whole", "fast-disk", "fast-disk-shm"}
+    assert all(len(v) == 1 and v[0] > 0 for v in [*flat.values(), *disk.values()]) and set(bench_sync.GOALS) >= {
+        "wire",
+        "whole",
+        "fast-disk",
+        "fast-disk-shm",
+    }
 
 
 @pytest.fixture
@@ -253,7 +271,9 @@ def test_a_folder_that_cannot_be_written_is_one_sentence_before_any_rank(engine,
         sync.collect(engine, TINY, [None, None], "disk", directory=str(tiny_disk))
     with pytest.raises(ValueError, match=rf"directory: .* {re.escape(__file__)}\b"):
         sync.collect(engine, TINY, [None, None], "disk", directory=__file__)
-    assert sync.collect(engine, TINY, [None, None], "gloo-flat", directory=str(tiny_disk), repeats=1, deadline_s=60).arms["gloo-flat"].complete, "near miss"
+    assert (
+        sync.collect(engine, TINY, [None, None], "gloo-flat", directory=str(tiny_disk), repeats=1, deadline_s=60).arms["gloo-flat"].complete
+    ), "near miss"
 
 
 @pytest.mark.parametrize("method", ["disk", "fast-disk"])
@@ -285,7 +305,11 @@ def test_the_probe_says_what_it_did_not_run(engine, tmp_path):
     runs = sync.collect(engine, TINY, [None, None], methods="nccl-flat,disk", directory=str(tmp_path), deadline_s=1)
     assert [a.reason for a in runs.arms.values()] == ["not-run", "not-run"] and "methods=disk" in runs.arms["disk"].detail
     assert sync.collect(engine, TINY, [None, None], methods="nccl-flat", deadline_s=60).arms["nccl-flat"].reason == "unsupported"
-    for wrong, message in (({"methods": "rsync"}, "'rsync'"), ({"methods": "gloo-flat@1+x"}, "gloo-flat@1\\+x: '1,x'"), ({"tp": 2}, "multiple of 2")):
+    for wrong, message in (
+        ({"methods": "rsync"}, "'rsync'"),
+        ({"methods": "gloo-flat@1+x"}, "gloo-flat@1\\+x: '1,x'"),
+        ({"tp": 2}, "multiple of 2"),
+    ):
         with pytest.raises(ValueError, match=message):
             sync.collect(engine, TINY, [None, None], **wrong)
 
@@ -301,10 +325,41 @@ def test_an_arm_that_the_deadline_ends_leaves_nothing_and_some_of_the_budget_and
 
 def test_an_interrupt_ends_the_ranks_and_tells_what_was_measured(tmp_path):
     """disk is at work for ten seconds; the one before it is measured, the one behind it is not."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1,
-                                                      "intermediate_size": 160, "vocab_size": 1000}))
-    runner = subprocess.Popen([*CLI, "sync", "--model", str(tmp_path), "--layers", "1", "--methods", "gloo-flat,disk,fast-disk", "--repeats", "1000",
-                               "--directory", str(tmp_path), "--budget", "10m", "--json"], env=with_library(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "qwen2",
+                "hidden_size": 64,
+                "num_attention_heads": 4,
+                "num_hidden_layers": 1,
+                "intermediate_size": 160,
+                "vocab_size": 1000,
+            }
+        )
+    )
+    runner = subprocess.Popen(
+        [
+            *CLI,
+            "sync",
+            "--model",
+            str(tmp_path),
+            "--layers",
+            "1",
+            "--methods",
+            "gloo-flat,disk,fast-disk",
+            "--repeats",
+            "1000",
+            "--directory",
+            str(tmp_path),
+            "--budget",
+            "10m",
+            "--json",
+        ],
+        env=with_library(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     said = [runner.stderr.readline() for _ in range(2)]
     wait_for_one(tmp_path, "nccl-runbook-sync-*/*")
     below = {pid: start_time(pid) for pid in children(runner.pid)}
@@ -313,22 +368,33 @@ def test_an_interrupt_ends_the_ranks_and_tells_what_was_measured(tmp_path):
     arms, why = json.loads(out)["facts"]["runs"]["arms"], "interrupted (SIGTERM)"
     assert runner.returncode == 143 and gone(below) and [p.name for p in tmp_path.iterdir()] == ["config.json"]
     assert "running gloo-flat" in said[0] and re.match(r"\[1/3\] gloo-flat: .* [0-9.]+ s, .* [0-9.]+ s, .*; running disk", said[1])
-    assert len(arms["gloo-flat"]["syncs"]) == 1000 and arms["disk"]["stopped"] == why and arms["fast-disk"] == {"reason": "not-run", "detail": why}
+    assert (
+        len(arms["gloo-flat"]["syncs"]) == 1000
+        and arms["disk"]["stopped"] == why
+        and arms["fast-disk"] == {"reason": "not-run", "detail": why}
+    )
     assert why in err and {f["id"] for f in json.loads(out)["findings"]} >= {"weight-sync-interrupted", "not-seen"}
 
 
 @pytest.mark.parametrize(("letters", "pasted"), [(2, True), (40, False)])
 def test_shapes_that_fit_into_no_command_are_not_printed_as_one(tmp_path, letters, pasted):
     """As of a model whose layers differ: Linux takes no argument of more than 128 KiB."""
-    text = json.dumps({f"{'x' * letters}{i}": {"dtype": "BF16", "shape": [1], "data_offsets": [2 * i, 2 * i + 2]} for i in range(2500)}).encode()
+    text = json.dumps(
+        {f"{'x' * letters}{i}": {"dtype": "BF16", "shape": [1], "data_offsets": [2 * i, 2 * i + 2]} for i in range(2500)}
+    ).encode()
     (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(5000))
     asked = ["sync", "--model", str(tmp_path / "m.safetensors"), "--methods", "gloo-flat", "--repeats", "1", "--budget", "50s"]
     told = subprocess.run([*CLI, *asked], env=with_library(), capture_output=True, text=True, check=False, timeout=100)
     line = next(line for line in told.stdout.splitlines() if "weight_sync.py" in line)
-    assert told.returncode == 4 and bool(re.search(r"\.\.\. \(.*\b1\d{5}\b.*\)$", line)) == (not pasted) and len(line) < 1000, "cut, and how long it is"
+    assert (
+        told.returncode == 4 and bool(re.search(r"\.\.\. \(.*\b1\d{5}\b.*\)$", line)) == (not pasted) and len(line) < 1000
+    ), "cut, and how long it is"
     if pasted:
         line = line[line.index("timeout "):]
-        assert subprocess.run(["bash", "-c", line], cwd=Path(__file__).parents[1], capture_output=True, timeout=100, check=False).returncode == 0, "as printed, in the runbook's folder"
+        assert (
+            subprocess.run(["bash", "-c", line], cwd=Path(__file__).parents[1], capture_output=True, timeout=100, check=False).returncode
+            == 0
+        ), "as printed, in the runbook's folder"
 
 
 def wait_for_one(folder, pattern):

@@ -40,15 +40,22 @@ def test_rl_on_one_gpu_ends_in_the_refusal_and_in_ipc():
 
 
 def test_rl_on_one_gpu_is_one_page_from_the_allocation_to_the_way_that_works():
-    """The planned duplicate, NCCL's own refusal of it, the tag's line, and the methods that brought every byte on that one GPU (measured)."""
+    """The planned duplicate, NCCL's own refusal of it, the tag's line, and the methods that brought every byte on that one GPU
+    (measured)."""
     seen, seats = runs("one-gpu"), place([0])
     intended = intend("sglang:d1+fsdp:d1", seats, "v0.5.0")
     found = intention(intended, weight_sync.judge(seen, seats))
     planned = found[0]
     assert [f.id for f in found] == ["allocation-duplicate", "trainer-and-engine-share-gpu", "weight-sync-choice", "weight-sync-verified"]
-    assert (planned.severity, planned.status, found[1].remedy) == (Severity.BROKEN, "established", ()) and "Duplicate GPU" in planned.evidence[-1].text
+    assert (planned.severity, planned.status, found[1].remedy) == (
+        Severity.BROKEN,
+        "established",
+        (),
+    ) and "Duplicate GPU" in planned.evidence[-1].text
     tables = [*intended_tables(intended), methods_table(seen)]
-    record = Record(step="05-weight-sync", status="broken", reason=planned.title, started=utc_now(), findings=found, tables=[to_json(t) for t in tables])
+    record = Record(
+        step="05-weight-sync", status="broken", reason=planned.title, started=utc_now(), findings=found, tables=[to_json(t) for t in tables]
+    )
     run = RunInfo(id="x", started=record.started, command="x", planned=["05-weight-sync"], asked=[])
     page = render_index(verdict_document(run, [record]), [record])
     told = [page.index(word) for word in (planned.title, "actor.weight_update_mode=disk", tables[0].caption, "Duplicate GPU",
@@ -62,7 +69,9 @@ def test_on_two_gpus_flat_buckets_are_chosen_by_what_nccls_log_says_of_the_link(
     found = judged("flat")
     assert found["weight-sync-choice"].partition(": ")[2].startswith("nccl-flat@512+64+256+1024, 0.0439 s")
     assert "15.23 GB" in found["weight-sync-choice"]
-    assert "rate-above-link" not in found and all(f.severity in (Severity.OK, Severity.NOTE) for f in weight_sync.judge(runs("flat"), place([0, 1])))
+    assert "rate-above-link" not in found and all(
+        f.severity in (Severity.OK, Severity.NOTE) for f in weight_sync.judge(runs("flat"), place([0, 1]))
+    )
 
 
 @pytest.mark.parametrize("name", ["flat", "others", "pinned"])

@@ -83,18 +83,30 @@ def test_more_trainers_than_ranks_is_one_sentence(engine):
     assert [r.code for r in world.ranks] == [1, 1] and world.ranks[0].first("error")["text"].startswith("3 trainer ranks")
 
 
-@pytest.mark.parametrize(("name", "shape", "wanted"), [
-    ("layers.0.self_attn.q_proj.weight", (8, 6), (4, 8, 0, 12)), ("layers.0.self_attn.q_proj.bias", (8,), (4, 8, 0, 2)),
-    ("layers.0.self_attn.o_proj.weight", (8, 6), (0, 8, 6, 12)), ("mlp.down_proj.weight", (8, 6), (0, 8, 6, 12)),
-    ("mlp.experts.down_proj", (4, 8, 6), (2, 4, 0, 96)), ("input_layernorm.weight", (8,), (0, 8, 0, 2)), ("mlp.gate.weight", (8, 6), (0, 8, 0, 12)),
-    ("mlp.gate_proj.weight", (8, 6), (4, 8, 0, 12)), ("embed_tokens.weight", (7, 6), (0, 7, 0, 12)), ("o_proj.weight", (8, 7), (0, 8, 0, 14))])
+@pytest.mark.parametrize(
+    ("name", "shape", "wanted"),
+    [
+        ("layers.0.self_attn.q_proj.weight", (8, 6), (4, 8, 0, 12)),
+        ("layers.0.self_attn.q_proj.bias", (8,), (4, 8, 0, 2)),
+        ("layers.0.self_attn.o_proj.weight", (8, 6), (0, 8, 6, 12)),
+        ("mlp.down_proj.weight", (8, 6), (0, 8, 6, 12)),
+        ("mlp.experts.down_proj", (4, 8, 6), (2, 4, 0, 96)),
+        ("input_layernorm.weight", (8,), (0, 8, 0, 2)),
+        ("mlp.gate.weight", (8, 6), (0, 8, 0, 12)),
+        ("mlp.gate_proj.weight", (8, 6), (4, 8, 0, 12)),
+        ("embed_tokens.weight", (7, 6), (0, 7, 0, 12)),
+        ("o_proj.weight", (8, 7), (0, 8, 0, 14)),
+    ],
+)
 def test_the_second_of_two_engine_ranks_holds_rows_columns_or_all(name, shape, wanted):
     assert sync_pieces.engine_part(name, shape, 2, 2, 1) == wanted
 
 
 shapes = st.one_of(st.just(()), st.tuples(st.integers(0, 40)), st.tuples(st.integers(0, 24), st.integers(1, 24)),
                    st.tuples(st.integers(1, 8), st.integers(1, 6), st.integers(1, 6)))
-names = st.sampled_from(["q_proj.weight", "q_proj.bias", "o_proj.weight", "mlp.down_proj.weight", "norm.weight", "mlp.gate.weight", "experts.gate_up_proj"])
+names = st.sampled_from(
+    ["q_proj.weight", "q_proj.bias", "o_proj.weight", "mlp.down_proj.weight", "norm.weight", "mlp.gate.weight", "experts.gate_up_proj"]
+)
 
 
 @given(st.lists(st.tuples(names, shapes), min_size=1, max_size=5), st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 2, 4]))
@@ -144,4 +156,6 @@ def test_a_control_comes_with_its_method(methods, wanted):
 def test_trainers_are_one_number():
     with pytest.raises(ValueError, match="gloo-reshard@1\\+2"):
         sync.methods_of("gloo-reshard@1+2")
-    assert not any(m.startswith("gloo-reshard") for m in sync.methods_of("all", [0, 1])) and "nccl-reshard" in sync.methods_of("all", [0, 1])
+    assert not any(m.startswith("gloo-reshard") for m in sync.methods_of("all", [0, 1])) and "nccl-reshard" in sync.methods_of(
+        "all", [0, 1]
+    )

@@ -67,7 +67,9 @@ class TestEveryCause:
     def test_cause_stays_quiet_when_a_log_only_looks_like_it(self, tmp_path, cause, log, context, miss):
         (tmp_path / "job.log").write_text(miss)
         seen = [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))]
-        assert cause not in [h.cause for h in seen if h.status != "possible" or cause not in ("peer-crashed", "uneven-minibatches", "start-skew")]
+        assert cause not in [
+            h.cause for h in seen if h.status != "possible" or cause not in ("peer-crashed", "uneven-minibatches", "start-skew")
+        ]
 
 
 def test_what_decides_is_asked_of_what_can_answer_it():
@@ -89,9 +91,16 @@ def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
     (tmp_path / "job.log").write_text("RuntimeError: No CUDA GPUs are available\n")
     page = tmp_path / "page.html"
     text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
-    assert "\npossible: the process has no access to a GPU" in text and "established: " not in text and "in your launcher: If the job runs in a container" in text
+    assert (
+        "\npossible: the process has no access to a GPU" in text
+        and "established: " not in text
+        and "in your launcher: If the job runs in a container" in text
+    )
     assert page.read_text().count("If the job runs in a container") == 1 and "If this is the cause: If " not in page.read_text()
-    assert f"If this is the cause: {causes()['container-gpu-access'].says}" in page.read_text() and "<h3>Possible: the process has no access to a GPU</h3>" in page.read_text()
+    assert (
+        f"If this is the cause: {causes()['container-gpu-access'].says}" in page.read_text()
+        and "<h3>Possible: the process has no access to a GPU</h3>" in page.read_text()
+    )
     (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
     text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert "If this is the cause" not in text.split("\nalso ")[0] and "<h3>Possible" not in page.read_text()
@@ -120,7 +129,9 @@ def test_what_the_matcher_selects_holds_all_that_a_naive_search_finds():
     lines = list(dict.fromkeys(line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()))
     selected = lines_file.matcher().may_match([line.encode() for line in lines])
     for index, line in enumerate(lines):
-        assert {i for i, e in {**catalogue()["printed"], **EXPRESSIONS}.items() if compiled(e).search(line)} <= {*selected.get(index, ())}, line
+        assert {i for i, e in {**catalogue()["printed"], **EXPRESSIONS}.items() if compiled(e).search(line)} <= {
+            *selected.get(index, ())
+        }, line
 
 
 # what follows is not the cause
@@ -138,9 +149,16 @@ def test_a_message_stays_quiet_when_the_rank_went_on(tmp_path):
     assert "roce-gid-wrong" not in dict(told(tmp_path, warned + "[rank0]: step 1 loss 2.0\n[rank0]: step 2 loss 1.9\n"))
 
 
-@pytest.mark.parametrize("line", ["NCCL WARN socketProgress: Connection closed by remote peer node1<41109>", "NCCL WARN Socket recv failed while polling for opId=0x7",
-                                  "NCCL WARN Call to recv from 10.0.0.1 failed : Broken pipe", "NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1",
-                                  "NCCL INFO transport/net.cc:362 -> 3"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NCCL WARN socketProgress: Connection closed by remote peer node1<41109>",
+        "NCCL WARN Socket recv failed while polling for opId=0x7",
+        "NCCL WARN Call to recv from 10.0.0.1 failed : Broken pipe",
+        "NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1",
+        "NCCL INFO transport/net.cc:362 -> 3",
+    ],
+)
 def test_an_echo_is_never_the_cause(tmp_path, line):
     assert [s for _, s in told(tmp_path, f"node0:7:7 [0] proxy.cc:1 {line}\n") if s != "possible"] == []
 
@@ -151,10 +169,18 @@ def test_the_rank_that_raised_leads_and_the_waiting_one_follows(tmp_path):
     assert (lead.cause, lead.status, lead.evidence[0].rank) == ("peer-crashed", "likely", 2)
 
 
-@pytest.mark.parametrize("line, raised", [
-    ("KeyError: 'label'", True), ("yaml.scanner.ScannerError: mapping values are not allowed here", True), ("MemoryError", False), ("Killed", False),
-    ("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93", False), ("RuntimeError: Connection closed by peer [192.0.2.1]:1", False),
-    ("RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed.", False)])
+@pytest.mark.parametrize(
+    "line, raised",
+    [
+        ("KeyError: 'label'", True),
+        ("yaml.scanner.ScannerError: mapping values are not allowed here", True),
+        ("MemoryError", False),
+        ("Killed", False),
+        ("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93", False),
+        ("RuntimeError: Connection closed by peer [192.0.2.1]:1", False),
+        ("RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed.", False),
+    ],
+)
 def test_advice_for_a_rank_that_died_fits_the_line_that_says_so(line, raised):
     advice = fitting("peer-crashed", line)
     lines = " ".join([advice.decides[2], *(x for _, _, lines in advice.remedy for x in lines)])
@@ -172,13 +198,19 @@ def test_a_rank_that_left_its_order_needs_no_second_collection_of_dumps(line, by
 def test_the_silent_rank_is_possible_only(tmp_path):
     (tmp_path / "rank0.log").write_text(hung(0))
     (tmp_path / "rank1.log").write_text("step 2 ok\n")
-    assert [(h.cause, h.status) for h in triage.judge(reader.collect([str(tmp_path)]))][:2] == [("peer-crashed", "possible"), ("peer-stopped", "possible")]
+    assert [(h.cause, h.status) for h in triage.judge(reader.collect([str(tmp_path)]))][:2] == [
+        ("peer-crashed", "possible"),
+        ("peer-stopped", "possible"),
+    ]
 
 
 def test_the_silent_rank_that_last_said_that_it_saves_is_rather_busy(tmp_path):
     (tmp_path / "rank0.log").write_text(hung(0))
     (tmp_path / "rank1.log").write_text("step 2 ok\nSaving model checkpoint: out/step2.pt\n")
-    assert [(h.cause, h.status) for h in triage.judge(reader.collect([str(tmp_path)]))][:2] == [("rank-busy-on-host", "possible"), ("collective-on-some-ranks-only", "possible")]
+    assert [(h.cause, h.status) for h in triage.judge(reader.collect([str(tmp_path)]))][:2] == [
+        ("rank-busy-on-host", "possible"),
+        ("collective-on-some-ranks-only", "possible"),
+    ]
 
 
 @pytest.mark.parametrize(("others", "is_named"), [((), True), ((4, 5), False)])
@@ -226,19 +258,52 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
 # unknown, never healthy
 
 
-@pytest.mark.parametrize(("line", "verdict", "sentence"), [
-    ("NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.", "broken", "Broken: a GPU or a link is faulty (established): GPU 0000:06:00 no longer answers on PCIe (Xid 79) (job.log line 1)."),
-    ("NCCL WARN Bootstrap : no socket interface found", "broken", "Broken: no usable network interface connects the ranks (likely): "
-     "\"NCCL WARN Bootstrap : no socket interface found\" (job.log line 1)."),
-    ("n1:11:21 [0] transport/net_ib.cc:95 NCCL WARN NET/IB : mlx5_1:1 Got async event : port error", "degraded",
-     "Degraded: the network path that NCCL chose does not work (likely): On n1, port 1 of the network card mlx5_1 lost its link (job.log line 1)."),
-    ("[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
-     "Timeout(ms)=600000) ran for 600001 milliseconds before timing out.", "unknown",
-     "Unknown: rank 3 waited in ALLREDUCE 4711 until the timeout of 600 s (job.log line 1, rank 3). Possible: a collective runs on some "
-     "ranks only, or 2 other causes."),
-    ("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000", "broken", "Broken: ranks 0 and 1 use the same GPU "
-     "(job.log line 1). Possible: ranks did not each choose their own GPU, or 2 other causes."),
-    ("nothing that anybody knows", "unknown", "Unknown: 1 line read, but this does not look like the log of a GPU job.")])
+@pytest.mark.parametrize(
+    ("line", "verdict", "sentence"),
+    [
+        (
+            "NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.",
+            "broken",
+            "Broken: a GPU or a link is faulty (established): GPU 0000:06:00 no longer answers on PCIe (Xid 79) (job.log line 1).",
+        ),
+        (
+            "NCCL WARN Bootstrap : no socket interface found",
+            "broken",
+            (
+                "Broken: no usable network interface connects the ranks (likely): "
+                '"NCCL WARN Bootstrap : no socket interface found" (job.log line 1).'
+            ),
+        ),
+        (
+            "n1:11:21 [0] transport/net_ib.cc:95 NCCL WARN NET/IB : mlx5_1:1 Got async event : port error",
+            "degraded",
+            (
+                "Degraded: the network path that NCCL chose does not work (likely): On n1, port 1 of the network card mlx5_1 lost its link"
+                " (job.log line 1)."
+            ),
+        ),
+        (
+            (
+                "[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711,"
+                " OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out."
+            ),
+            "unknown",
+            (
+                "Unknown: rank 3 waited in ALLREDUCE 4711 until the timeout of 600 s (job.log line 1, rank 3). Possible: a collective runs"
+                " on some ranks only, or 2 other causes."
+            ),
+        ),
+        (
+            "NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000",
+            "broken",
+            (
+                "Broken: ranks 0 and 1 use the same GPU "
+                "(job.log line 1). Possible: ranks did not each choose their own GPU, or 2 other causes."
+            ),
+        ),
+        ("nothing that anybody knows", "unknown", "Unknown: 1 line read, but this does not look like the log of a GPU job."),
+    ],
+)
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")
     told = case(logs_of(Material(logs=(str(tmp_path / "job.log"),)), None), "triage", "", "unknown").document
@@ -252,11 +317,17 @@ def test_silence_is_unknown(tmp_path, text):
     assert triage.judge(logs) == [] and answer(logs).findings[0].severity is Severity.UNKNOWN
 
 
-STORY = ("A job on two nodes hangs since yesterday when it evaluates: the validation set does not divide by the number of ranks, so that some ranks have a batch more, "
-         "and we wrote metrics only on those that still had data.")
+STORY = (
+    "A job on two nodes hangs since yesterday when it evaluates: the validation set does not divide by the number of ranks, so that some"
+    " ranks have a batch more, and we wrote metrics only on those that still had data."
+)
 
 
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if s[0] in ("collective-on-some-ranks-only", "uneven-minibatches", "collective-mismatch")], ids=lambda s: s[0])
+@pytest.mark.parametrize(
+    "sample",
+    [s for s in SAMPLES if s[0] in ("collective-on-some-ranks-only", "uneven-minibatches", "collective-mismatch")],
+    ids=lambda s: s[0],
+)
 def test_words_that_tell_nothing_change_nothing_and_a_story_overturns_no_comparison_of_ranks(tmp_path, sample):
     """Blanks, a question mark, a title; then two sentences that speak of something else."""
     alone = told(tmp_path, sample[1])
@@ -278,42 +349,93 @@ def test_a_recorded_fact_is_read_back(tmp_path):
 # the launcher's own line
 
 
-@pytest.mark.parametrize("launcher, expected", [
-    ("srun", "export NCCL_IB_GID_INDEX=3  # in the batch script, before srun"),
-    ("ray", 'ray.init(runtime_env={"env_vars": {"NCCL_IB_GID_INDEX": "3"}})'), ("docker", "docker run -e NCCL_IB_GID_INDEX=3 ..."),
-    ("kubernetes", '- {name: NCCL_IB_GID_INDEX, value: "3"}  # under env: of the container'), ("torchrun", "export NCCL_IB_GID_INDEX=3"), ("beaker", "gantry run --env NCCL_IB_GID_INDEX=3 ..."),
-    ("accelerate", "NCCL_IB_GID_INDEX=3 accelerate launch ...  # on every machine: accelerate passes on its own environment")])
+@pytest.mark.parametrize(
+    "launcher, expected",
+    [
+        ("srun", "export NCCL_IB_GID_INDEX=3  # in the batch script, before srun"),
+        ("ray", 'ray.init(runtime_env={"env_vars": {"NCCL_IB_GID_INDEX": "3"}})'),
+        ("docker", "docker run -e NCCL_IB_GID_INDEX=3 ..."),
+        ("kubernetes", '- {name: NCCL_IB_GID_INDEX, value: "3"}  # under env: of the container'),
+        ("torchrun", "export NCCL_IB_GID_INDEX=3"),
+        ("beaker", "gantry run --env NCCL_IB_GID_INDEX=3 ..."),
+        ("accelerate", "NCCL_IB_GID_INDEX=3 accelerate launch ...  # on every machine: accelerate passes on its own environment"),
+    ],
+)
 def test_a_remedy_speaks_the_launchers_language(launcher, expected):
     assert for_launcher("export NCCL_IB_GID_INDEX=3", launcher) == (expected,)
     assert for_launcher("show_gids", launcher) == ("show_gids",)
 
 
 def test_a_port_that_is_in_use_is_changed_by_the_option_of_deepspeed_alone(tmp_path):
-    text = "[launch.py:216:main] world_info_dict={'n1': [0, 1]}\nRuntimeError: The server socket has failed to bind to [::]:29512 (errno: 98 - Address already in use).\n"
+    text = (
+        "[launch.py:216:main] world_info_dict={'n1': [0, 1]}\nRuntimeError: The server socket has failed to bind to [::]:29512 (errno: 98 -"
+        " Address already in use).\n"
+    )
     first = triage.judge(read(tmp_path, text))[0]
     assert first.remedy[0].lines == ("deepspeed --master_port 29501 train.py",) and "torchrun" not in first.remedy[0].text
 
 
-@pytest.mark.parametrize("launcher, expected", [
-    ("deepspeed", ("export A=1 B=2", "printf '%s\\n' A=1 B=2 >> ~/.deepspeed_env  # in a job on several hosts, DeepSpeed passes on only NCCL_ variables and the variables in this file")), ("ray", ('ray.init(runtime_env={"env_vars": {"A": "1", "B": "2"}})',)),
-    ("srun", ("export A=1 B=2  # in the batch script, before srun",)), ("docker", ("docker run -e A=1 -e B=2 ...",)), ("torchrun", ("export A=1 B=2",))])
+@pytest.mark.parametrize(
+    "launcher, expected",
+    [
+        (
+            "deepspeed",
+            (
+                "export A=1 B=2",
+                (
+                    "printf '%s\\n' A=1 B=2 >> ~/.deepspeed_env  # in a job on several hosts, DeepSpeed passes on only NCCL_ variables and"
+                    " the variables in this file"
+                ),
+            ),
+        ),
+        ("ray", ('ray.init(runtime_env={"env_vars": {"A": "1", "B": "2"}})',)),
+        ("srun", ("export A=1 B=2  # in the batch script, before srun",)),
+        ("docker", ("docker run -e A=1 -e B=2 ...",)),
+        ("torchrun", ("export A=1 B=2",)),
+    ],
+)
 def test_a_line_that_sets_two_variables_loses_none(launcher, expected):
     assert for_launcher("export A=1 B=2", launcher) == expected
 
 
-@pytest.mark.parametrize("line, launcher, expected", [
-    ("docker run --shm-size=8g ...", "beaker", "gantry run --shared-memory 8GiB ..."), ("docker run --shm-size=8g ...", "kubernetes", "volumes: [{name: dshm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]"),
-    ("ulimit -l unlimited", "docker", "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK ..."), ("ulimit -n 65536", "srun", "ulimit -n 65536 && srun --propagate=NOFILE,MEMLOCK ..."),
-    ("unset NCCL_TOPO_FILE", "docker", "docker run ... IMAGE sh -c 'unset NCCL_TOPO_FILE; exec python train.py'"),
-    ("unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME", "deepspeed", "unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME"),
-    ("export MASTER_PORT=29501", "deepspeed", "deepspeed --master_port 29501 train.py"), ("torchrun --master-port 29501 --nproc-per-node N train.py", "deepspeed", "deepspeed --master_port 29501 train.py"),
-    ("export MASTER_PORT=$((20000 + ${SLURM_JOB_ID:-0} % 20000))", "deepspeed", "deepspeed --master_port $((20000 + ${SLURM_JOB_ID:-0} % 20000)) train.py"),
-    ("export MASTER_ADDR=n1 MASTER_PORT=29500", "deepspeed", "deepspeed --master_addr n1 --master_port 29500 train.py"),
-    ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit the environment of the raylet"),
-    ("torchrun --nproc-per-node $(x) train.py", "srun",
-     "srun --ntasks-per-node=4 --gpus-per-node=4 --gpu-bind=none bash -c 'LOCAL_RANK=$SLURM_LOCALID exec python train.py'  # as many tasks as GPUs"),
-    ("torchrun --nproc-per-node $(x) train.py", "ray", "ray status  # start at most as many workers with num_gpus=1 as this lists GPUs"),
-    ("unset CUDA_LAUNCH_BLOCKING", "accelerate", "unset CUDA_LAUNCH_BLOCKING  # on every machine, then: accelerate launch ...")])
+@pytest.mark.parametrize(
+    "line, launcher, expected",
+    [
+        ("docker run --shm-size=8g ...", "beaker", "gantry run --shared-memory 8GiB ..."),
+        ("docker run --shm-size=8g ...", "kubernetes", "volumes: [{name: dshm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]"),
+        ("ulimit -l unlimited", "docker", "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK ..."),
+        ("ulimit -n 65536", "srun", "ulimit -n 65536 && srun --propagate=NOFILE,MEMLOCK ..."),
+        ("unset NCCL_TOPO_FILE", "docker", "docker run ... IMAGE sh -c 'unset NCCL_TOPO_FILE; exec python train.py'"),
+        ("unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME", "deepspeed", "unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME"),
+        ("export MASTER_PORT=29501", "deepspeed", "deepspeed --master_port 29501 train.py"),
+        ("torchrun --master-port 29501 --nproc-per-node N train.py", "deepspeed", "deepspeed --master_port 29501 train.py"),
+        (
+            "export MASTER_PORT=$((20000 + ${SLURM_JOB_ID:-0} % 20000))",
+            "deepspeed",
+            "deepspeed --master_port $((20000 + ${SLURM_JOB_ID:-0} % 20000)) train.py",
+        ),
+        ("export MASTER_ADDR=n1 MASTER_PORT=29500", "deepspeed", "deepspeed --master_addr n1 --master_port 29500 train.py"),
+        (
+            "unset NCCL_TOPO_FILE",
+            "ray",
+            "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit the environment of the raylet",
+        ),
+        (
+            "torchrun --nproc-per-node $(x) train.py",
+            "srun",
+            (
+                "srun --ntasks-per-node=4 --gpus-per-node=4 --gpu-bind=none bash -c 'LOCAL_RANK=$SLURM_LOCALID exec python train.py'  # as"
+                " many tasks as GPUs"
+            ),
+        ),
+        (
+            "torchrun --nproc-per-node $(x) train.py",
+            "ray",
+            "ray status  # start at most as many workers with num_gpus=1 as this lists GPUs",
+        ),
+        ("unset CUDA_LAUNCH_BLOCKING", "accelerate", "unset CUDA_LAUNCH_BLOCKING  # on every machine, then: accelerate launch ..."),
+    ],
+)
 def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, expected):
     assert for_launcher(line, launcher)[0] == expected and for_launcher(line, "torchrun") == (line,)
 
@@ -333,18 +455,30 @@ def test_json_follows_its_schema_and_ends_3(tmp_path):
     ended = read_cli("triage", tmp_path / "job.log", "--json", "--context", "two Ray actors")
     document = json.loads(ended.stdout)
     jsonschema.validate(document, SCHEMA)
-    assert ended.returncode == document["exit_code"] == 3 and document["undecided"] and document["hypotheses"][0]["evidence"][0]["line"] == 1
+    assert (
+        ended.returncode == document["exit_code"] == 3 and document["undecided"] and document["hypotheses"][0]["evidence"][0]["line"] == 1
+    )
 
 
 def test_exit_codes(tmp_path):
     (tmp_path / "bad.log").write_text("kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=7\n")
     (tmp_path / "empty.log").write_text("")
-    codes = [read_cli("triage", tmp_path / n, *more).returncode for n, more in (("bad.log", ()), ("bad.log", ("--fail-on", "never")), ("empty.log", ()), ("none.log", ()),
-                                                                             ("bad.log", ("--fail-on", "soon")))]
+    codes = [
+        read_cli("triage", tmp_path / n, *more).returncode
+        for n, more in (
+            ("bad.log", ()),
+            ("bad.log", ("--fail-on", "never")),
+            ("empty.log", ()),
+            ("none.log", ()),
+            ("bad.log", ("--fail-on", "soon")),
+        )
+    ]
     assert codes == [3, 0, 4, 2, 2]
 
 
-@pytest.mark.parametrize("line", [hung(3), "step 1 loss 2", "NCCL WARN Bootstrap : no socket interface found", "NVRM: Xid (PCI:0000:3b:00): 79, pid=7"])
+@pytest.mark.parametrize(
+    "line", [hung(3), "step 1 loss 2", "NCCL WARN Bootstrap : no socket interface found", "NVRM: Xid (PCI:0000:3b:00): 79, pid=7"]
+)
 def test_the_banner_of_the_page_says_what_the_exit_code_says(tmp_path, line):
     (tmp_path / "job.log").write_text(line + "\n")
     ended = read_cli("triage", tmp_path / "job.log", "--json", "--html", tmp_path / "page.html")
@@ -354,7 +488,9 @@ def test_the_banner_of_the_page_says_what_the_exit_code_says(tmp_path, line):
 
 def test_the_page_escapes_and_hides_secrets(tmp_path):
     token = "hf_" + "a1B2" * 8
-    (tmp_path / "job.log").write_text(f"NCCL WARN Duplicate GPU detected : <script>alert(1)</script> token={token}\nERROR <img src=x onerror=alert(2)> {token}\n")
+    (tmp_path / "job.log").write_text(
+        f"NCCL WARN Duplicate GPU detected : <script>alert(1)</script> token={token}\nERROR <img src=x onerror=alert(2)> {token}\n"
+    )
     ended = read_cli("triage", tmp_path / "job.log", "--json", "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "Duplicate GPU detected" in page and "<script" not in page and "<img" not in page
@@ -363,19 +499,34 @@ def test_the_page_escapes_and_hides_secrets(tmp_path):
 
 def test_it_starts_without_torch_and_jupyter(tmp_path):
     (tmp_path / "job.log").write_text(DUPLICATE)
-    code = ("import sys; sys.argv = ['nccl-runbook', 'triage', sys.argv[1], '--json']\nfrom nccl_runbook.__main__ import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
-            "assert not {'torch', 'jupyter_client', 'nbformat', 'papermill', 'jinja2'} & set(sys.modules), sorted(sys.modules)")
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "job.log")], check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
+    code = (
+        "import sys; sys.argv = ['nccl-runbook', 'triage', sys.argv[1], '--json']\nfrom nccl_runbook.__main__ import main\ntry:\n   "
+        " main()\nexcept SystemExit:\n    pass\nassert not {'torch', 'jupyter_client', 'nbformat', 'papermill', 'jinja2'} &"
+        " set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "job.log")],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "lib")},
+    )
 
 
 def test_five_megabytes_take_less_than_a_second(tmp_path):
-    line = "node{h}:{p}:{p} [{d}] NCCL INFO AllReduce: opCount {i:x} sendbuff 0x{i:x} recvbuff 0x{i:x} count {i} datatype 7 comm 0x55d0 [nranks=8] stream 0x{i:x}\n[rank{d}]: step {i} loss 0.{i}\n"
+    line = (
+        "node{h}:{p}:{p} [{d}] NCCL INFO AllReduce: opCount {i:x} sendbuff 0x{i:x} recvbuff 0x{i:x} count {i} datatype 7 comm 0x55d0"
+        " [nranks=8] stream 0x{i:x}\n[rank{d}]: step {i} loss 0.{i}\n"
+    )
     text = "".join(line.format(h=i % 4, p=i % 97, d=i % 8, i=i) for i in range(31_000)) + hung(3)
     assert len(text) > 5 << 20
     path = tmp_path / "big.log"
     path.write_text(text)
     logs = reader.collect([str(path)])
-    assert quickest_s(lambda: reader.collect([str(path)]), 1.0) < 1.0 and logs.files[0].lines == 62_001 and [r.rank for r in logs.ranks if r.timeouts] == [3]
+    assert (
+        quickest_s(lambda: reader.collect([str(path)]), 1.0) < 1.0
+        and logs.files[0].lines == 62_001
+        and [r.rank for r in logs.ranks if r.timeouts] == [3]
+    )
 
 
 # a log of other hosts
@@ -384,11 +535,17 @@ def test_five_megabytes_take_less_than_a_second(tmp_path):
 def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
     """The same log with this host's name, and one that names no host, have none: it can be tested here, or nobody knows where."""
     log = SAMPLES[[s[0] for s in SAMPLES].index("device-not-set-per-rank")][1]
-    for name, text in (("there", log), ("here", log.replace("node0", socket.gethostname())), ("nowhere", "RuntimeError: CUDA error: invalid device ordinal\n")):
+    for name, text in (
+        ("there", log),
+        ("here", log.replace("node0", socket.gethostname())),
+        ("nowhere", "RuntimeError: CUDA error: invalid device ordinal\n"),
+    ):
         (tmp_path / f"{name}.log").write_text(text)
         ended = read_cli("triage", tmp_path / f"{name}.log", "--html", tmp_path / f"{name}.html")
         page = (tmp_path / f"{name}.html").read_text()
-        assert ("Run these on the hosts of the job" in ended.stdout, "Run these on the hosts of the job" in page) == (name == "there",) * 2, name
+        assert ("Run these on the hosts of the job" in ended.stdout, "Run these on the hosts of the job" in page) == (
+            name == "there",
+        ) * 2, name
         if name == "there":
             assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("Run these on the hosts of the job")[2]
             assert f"The log is from node0, but this machine is {socket.gethostname()}, so no test was run." in ended.stdout
@@ -402,9 +559,23 @@ def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
 
 
 def test_the_score_counts_what_was_labelled(tmp_path, capsys):
-    rows = [{"id": "a", "cause": "rendezvous-port-in-use", "decisive_from_log": True, "log": SAMPLES[[s[0] for s in SAMPLES].index("rendezvous-port-in-use")][1], "context": ""},
-            {"id": "b", "cause": "straggler", "decisive_from_log": False, "log": "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=7\n", "context": ""},
-            {"id": "c", "cause": "benign", "decisive_from_log": True, "log": "nothing\n", "context": ""}]
+    rows = [
+        {
+            "id": "a",
+            "cause": "rendezvous-port-in-use",
+            "decisive_from_log": True,
+            "log": SAMPLES[[s[0] for s in SAMPLES].index("rendezvous-port-in-use")][1],
+            "context": "",
+        },
+        {
+            "id": "b",
+            "cause": "straggler",
+            "decisive_from_log": False,
+            "log": "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=7\n",
+            "context": "",
+        },
+        {"id": "c", "cause": "benign", "decisive_from_log": True, "log": "nothing\n", "context": ""},
+    ]
     (tmp_path / "reports.jsonl").write_text("\n".join(map(json.dumps, rows)))
     score.main([str(tmp_path / "reports.jsonl"), "--json"])
     told = json.loads(capsys.readouterr().out)
@@ -423,7 +594,9 @@ def test_the_score_refuses_what_is_no_report(tmp_path):
 # the notebook
 
 
-@pytest.mark.parametrize(("notebook", "found"), [("06-timeouts", hang.findings(hang_files.collect(""))), ("07-logs", answer(reader.collect("")).findings)])
+@pytest.mark.parametrize(
+    ("notebook", "found"), [("06-timeouts", hang.findings(hang_files.collect(""))), ("07-logs", answer(reader.collect("")).findings)]
+)
 def test_what_a_step_without_a_file_asks_for_is_a_parameter_of_its_notebook(notebook, found):
     (told,) = found
     assert told.severity is Severity.SKIPPED and re.search(r"-p (\w+)", told.title)[1] in read_cell(ROOT / f"notebooks/{notebook}.ipynb")
@@ -432,11 +605,18 @@ def test_what_a_step_without_a_file_asks_for_is_a_parameter_of_its_notebook(note
 def test_the_notebook_judges_a_log_and_its_own_record(tmp_path):
     (tmp_path / "job.log").write_text(SAMPLES[[s[0] for s in SAMPLES].index("gpu-memory-exhausted")][1])
     for given in ({"log": str(tmp_path / "job.log")}, {"record_path": str(tmp_path / "run/07-logs.json")}, {}):
-        papermill.execute_notebook(ROOT / "notebooks/07-logs.ipynb", tmp_path / "out.ipynb", parameters={"run_dir": str(tmp_path / "run"), **given}, progress_bar=False)
+        papermill.execute_notebook(
+            ROOT / "notebooks/07-logs.ipynb",
+            tmp_path / "out.ipynb",
+            parameters={"run_dir": str(tmp_path / "run"), **given},
+            progress_bar=False,
+        )
         record = records.load(tmp_path / "run/07-logs.json")
         assert record.status == ("broken" if given else "skipped")
         if given:
-            assert record.findings[0].cause == "gpu-memory-exhausted" and len(record.tables) > 0 and record.tables[0]["columns"][0] == "rank"
+            assert (
+                record.findings[0].cause == "gpu-memory-exhausted" and len(record.tables) > 0 and record.tables[0]["columns"][0] == "rank"
+            )
 
 
 def test_a_warning_that_no_row_knows_is_quoted_in_the_first_sentence(tmp_path: Path) -> None:
@@ -454,6 +634,8 @@ def test_a_node_failure_leads_where_srun_says_first_that_the_step_was_cancelled(
 
 
 def test_a_time_limit_after_a_rank_had_failed_is_still_no_cause(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("[rank3]: ValueError: bad batch\nslurmstepd: error: *** JOB 77 ON n3 CANCELLED AT 2026-11-21T11:00:31 DUE TO TIME LIMIT ***\n")
+    (tmp_path / "a.log").write_text(
+        "[rank3]: ValueError: bad batch\nslurmstepd: error: *** JOB 77 ON n3 CANCELLED AT 2026-11-21T11:00:31 DUE TO TIME LIMIT ***\n"
+    )
     said = json.loads(read_cli("triage", str(tmp_path / "a.log"), "--json").stdout)
     assert ("scheduler-time-limit", "established") not in [(h["cause"], h["status"]) for h in said["hypotheses"]]

@@ -19,14 +19,30 @@ from warm_cli import read_cli
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/triage.json").read_text())
 
 
-def run_log(syncs=(22.0, 21.5, 23.0, 22.4), comms_per_sync=0, network="AWS Libfabric", via="NET/AWS Libfabric/0/GDRDMA", env=(), nccl="2.27.5", bus="901000"):
+def run_log(
+    syncs=(22.0, 21.5, 23.0, 22.4),
+    comms_per_sync=0,
+    network="AWS Libfabric",
+    via="NET/AWS Libfabric/0/GDRDMA",
+    env=(),
+    nccl="2.27.5",
+    bus="901000",
+):
     """The log of two ranks: NCCL's own lines, and the times of a trainer."""
-    head = [f"NCCL version {nccl}+cuda12.9", f"node1:7:9 [0] NCCL INFO Using network {network}", *(f"node1:7:9 [0] NCCL INFO {e}" for e in env)]
+    head = [
+        f"NCCL version {nccl}+cuda12.9",
+        f"node1:7:9 [0] NCCL INFO Using network {network}",
+        *(f"node1:7:9 [0] NCCL INFO {e}" for e in env),
+    ]
     opened, lines = 0, []
     for number, seconds in enumerate(syncs):
         for _ in range(comms_per_sync if number or comms_per_sync else 1):
             opened += 1
-            lines += [f"node1:{7 + r}:9 [{r}] NCCL INFO ncclCommInitRankConfig comm 0x{opened}{r} rank {r} nranks 2 cudaDev {r} nvmlDev {r} busId {bus if r else '1000'} commId 0x{opened}a - Init COMPLETE" for r in (0, 1)]
+            lines += [
+                f"node1:{7 + r}:9 [{r}] NCCL INFO ncclCommInitRankConfig comm 0x{opened}{r} rank {r} nranks 2 cudaDev {r} nvmlDev {r} busId"
+                f" {bus if r else '1000'} commId 0x{opened}a - Init COMPLETE"
+                for r in (0, 1)
+            ]
             lines += [f"node1:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via {via}"]
         lines += [f"step {number} loss 0.5 step_time: 130.{number} s", f"weight sync took {seconds} s"]
     return "\n".join(head + lines) + "\n"
@@ -48,13 +64,29 @@ def test_the_table_of_a_slower_sync_names_what_could_explain_it_and_what_cannot(
     told = compared(tmp_path, run_log(comms_per_sync=1), run_log(SLOW, comms_per_sync=3, env=["NCCL_DEBUG set by environment to INFO."]))
     assert [(t.kind, t.good[0], t.says) for t in told.times] == [("step", 4, "as before"), ("sync", 4, "2.2 times slower")] and told.slower
     assert [(d.name, d.good, d.bad, d.could_explain) for d in told.differences] == [("communicators opened per sync", "1", "3", True)]
-    told = compared(tmp_path, run_log(env=["NCCL_ALGO set by environment to Ring"]), run_log(SLOW, env=["NCCL_ALGO set by environment to Ring", "NCCL_DEBUG set by environment to INFO.", "NCCL_TIMEOUT set by environment to 9"]))
-    assert [(d.name, d.good, d.bad, d.could_explain) for d in told.differences] == [("NCCL_DEBUG", "not set", "INFO", False), ("NCCL_TIMEOUT", "not set", "9", False)]
+    told = compared(
+        tmp_path,
+        run_log(env=["NCCL_ALGO set by environment to Ring"]),
+        run_log(
+            SLOW,
+            env=["NCCL_ALGO set by environment to Ring", "NCCL_DEBUG set by environment to INFO.", "NCCL_TIMEOUT set by environment to 9"],
+        ),
+    )
+    assert [(d.name, d.good, d.bad, d.could_explain) for d in told.differences] == [
+        ("NCCL_DEBUG", "not set", "INFO", False),
+        ("NCCL_TIMEOUT", "not set", "9", False),
+    ]
 
 
-@pytest.mark.parametrize("change, kind, good, bad", [
-    ({"network": "Socket", "via": "NET/Socket/0"}, "network", "AWS Libfabric", "Socket"), ({"via": "NET/Socket/0"}, "transport", "NET/AWS Libfabric/GDRDMA", "NET/Socket"),
-    ({"nccl": "2.28.9"}, "version", "2.27.5+cuda12.9", "2.28.9+cuda12.9"), ({"bus": "aa000"}, "devices", "cudaDev 1 busId 901000", "cudaDev 1 busId aa000")])
+@pytest.mark.parametrize(
+    "change, kind, good, bad",
+    [
+        ({"network": "Socket", "via": "NET/Socket/0"}, "network", "AWS Libfabric", "Socket"),
+        ({"via": "NET/Socket/0"}, "transport", "NET/AWS Libfabric/GDRDMA", "NET/Socket"),
+        ({"nccl": "2.28.9"}, "version", "2.27.5+cuda12.9", "2.28.9+cuda12.9"),
+        ({"bus": "aa000"}, "devices", "cudaDev 1 busId 901000", "cudaDev 1 busId aa000"),
+    ],
+)
 def test_each_kind_of_difference_is_seen(tmp_path, change, kind, good, bad):
     told = compared(tmp_path, run_log(), run_log(SLOW, **change))
     first = next(d for d in told.differences if d.kind == kind)
@@ -81,7 +113,15 @@ def test_several_changes_at_once_prove_none(tmp_path):
     assert "does not prove which" not in compared(tmp_path, run_log(), run_log(SLOW, nccl="2.28.9")).sentence
 
 
-@pytest.mark.parametrize("times, says", [((22.2, 21.6, 22.9, 22.5), "as before"), ((49.0, 48.0), "too few samples"), ((21.0, 21.0, 49.0, 22.0), "as before"), ((11.0, 10.0, 11.5, 10.2), "2.1 times faster")])
+@pytest.mark.parametrize(
+    "times, says",
+    [
+        ((22.2, 21.6, 22.9, 22.5), "as before"),
+        ((49.0, 48.0), "too few samples"),
+        ((21.0, 21.0, 49.0, 22.0), "as before"),
+        ((11.0, 10.0, 11.5, 10.2), "2.1 times faster"),
+    ],
+)
 def test_what_is_no_slower_is_not_called_so(tmp_path, times, says):
     told = compared(tmp_path, run_log(), run_log(times))
     assert next(t.says for t in told.times if t.kind == "sync") == says and not told.slower
@@ -99,9 +139,17 @@ def test_silence_of_one_log_is_no_difference(tmp_path):
     assert [f.severity for f in against.findings(compared(tmp_path, run_log(), ""))] == [Severity.UNKNOWN]
 
 
-@pytest.mark.parametrize("line, kind, seconds", [
-    ("elapsed time per iteration (ms): 1234.5 | lm loss", "step", 1.2345), (" 3%| 9/300 [00:19<10:42,  2.20s/it]", "step", 2.2), ("12%| 9/300 [00:19<10:42,  4.00it/s]", "step", 0.25),
-    ("time/weight_sync: 7.6s", "sync", 7.6), ("update_weights_from_distributed took 300 ms", "sync", 0.3), ("h:1:1 [0] NCCL INFO Init timings - ncclCommInitRank: rank 0 nranks 8 total 1.43 (kernels 0.18)", "init", 1.43)])
+@pytest.mark.parametrize(
+    "line, kind, seconds",
+    [
+        ("elapsed time per iteration (ms): 1234.5 | lm loss", "step", 1.2345),
+        (" 3%| 9/300 [00:19<10:42,  2.20s/it]", "step", 2.2),
+        ("12%| 9/300 [00:19<10:42,  4.00it/s]", "step", 0.25),
+        ("time/weight_sync: 7.6s", "sync", 7.6),
+        ("update_weights_from_distributed took 300 ms", "sync", 0.3),
+        ("h:1:1 [0] NCCL INFO Init timings - ncclCommInitRank: rank 0 nranks 8 total 1.43 (kernels 0.18)", "init", 1.43),
+    ],
+)
 def test_times_are_read_in_their_units(tmp_path, line, kind, seconds):
     assert profile(tmp_path, line + "\n").times == {kind: [pytest.approx(seconds)]}
 
@@ -111,7 +159,10 @@ def test_what_only_looks_like_a_time_is_none(tmp_path, line):
     assert profile(tmp_path, line + "\n").times == {}
 
 
-PARTS = st.sampled_from(run_log(env=["NCCL_ALGO set to Ring"]).splitlines() + ["weight sync took ", "1.2.3", "9" * 400, "s/it", "\x00", " via ", "export NCCL_X=1"])
+PARTS = st.sampled_from(
+    run_log(env=["NCCL_ALGO set to Ring"]).splitlines()
+    + ["weight sync took ", "1.2.3", "9" * 400, "s/it", "\x00", " via ", "export NCCL_X=1"]
+)
 
 
 @given(text=st.lists(PARTS | st.text(max_size=9), max_size=30).map("".join))
@@ -120,7 +171,10 @@ def test_any_text_gives_a_profile_that_can_be_compared(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "any.log"
     path.write_bytes(text.encode("utf-8", "replace"))
     told = log_profile.collect([str(path)])
-    assert against.compare(told, told).differences == () and TypeAdapter(RunProfile).validate_python(json.loads(json.dumps(to_json(told)))) == told
+    assert (
+        against.compare(told, told).differences == ()
+        and TypeAdapter(RunProfile).validate_python(json.loads(json.dumps(to_json(told)))) == told
+    )
 
 
 def test_the_command_shows_both_runs_and_ends_3(tmp_path):
@@ -129,7 +183,9 @@ def test_the_command_shows_both_runs_and_ends_3(tmp_path):
     ended = read_cli("triage", tmp_path / "bad.log", "--against", tmp_path / "good.log", "--json", "--html", tmp_path / "page.html")
     document = json.loads(ended.stdout)
     jsonschema.validate(document, SCHEMA)
-    assert (ended.returncode, document["verdict"]) == (3, "degraded") and document["against"]["sentence"].rstrip(".") in document["sentence"]
+    assert (ended.returncode, document["verdict"]) == (3, "degraded") and document["against"]["sentence"].rstrip(".") in document[
+        "sentence"
+    ]
     assert "The good run and the bad run" in (tmp_path / "page.html").read_text()
     assert read_cli("triage", tmp_path / "bad.log", "--against", tmp_path / "none.log").returncode == 2
 

@@ -39,13 +39,19 @@ def crash(logs):
 @pytest.mark.parametrize("ahead", [0.0, 37.5, -3600.0])
 def test_the_first_is_named_whatever_the_clocks_say(tmp_path, ahead):
     logs = job(tmp_path, ahead, {0: 90.0, 1: 85.0})
-    assert [round(c.offset_s, 3) for c in logs.clocks] == [0.0, ahead, ahead] and crash(logs).evidence[0].rank == 1 and crash(logs).against == ()
+    assert (
+        [round(c.offset_s, 3) for c in logs.clocks] == [0.0, ahead, ahead]
+        and crash(logs).evidence[0].rank == 1
+        and crash(logs).against == ()
+    )
 
 
 def test_nobody_is_the_first_within_the_error(tmp_path):
     logs = job(tmp_path, 5.0, {0: 90.0, 1: 90.4}, jitter=0.9)
     told = crash(logs)
-    assert {e.rank for e in told.evidence[:2]} == {0, 1} and told.against == (f"ranks {told.evidence[0].rank}, {told.evidence[1].rank} failed too close together to show which was first",)
+    assert {e.rank for e in told.evidence[:2]} == {0, 1} and told.against == (
+        f"ranks {told.evidence[0].rank}, {told.evidence[1].rank} failed too close together to show which was first",
+    )
 
 
 def test_nobody_is_the_first_where_nothing_ties_the_clocks_together(tmp_path):
@@ -55,7 +61,10 @@ def test_nobody_is_the_first_where_nothing_ties_the_clocks_together(tmp_path):
 
 def test_the_order_is_shown_on_one_clock(tmp_path):
     table = order_table(job(tmp_path, -3600.0, {0: 90.0, 1: 85.0}))
-    assert [(row[1].text, row[3].text) for row in table.rows if row[3].text == "first error"] == [("1", "first error"), ("0", "first error")] and "give or take" in table.note
+    assert [(row[1].text, row[3].text) for row in table.rows if row[3].text == "first error"] == [
+        ("1", "first error"),
+        ("0", "first error"),
+    ] and "give or take" in table.note
 
 
 @given(offsets=st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=4), events=st.integers(3, 12))
@@ -66,7 +75,9 @@ def test_offsets_are_found_again(offsets, events):
         for host, ahead in enumerate([0.0, *offsets]):
             clocks.take(LogLine("a.log", 1, "", None, f"h{host}", 1e5 + 7.0 * number + ahead), f"step {number} loss 1")
     told = {c.clock: c for c in clocks.offsets()}
-    assert [told[f"h{h + 1}"].offset_s for h in range(len(offsets))] == pytest.approx(offsets, abs=2e-3) and all(c.error_s < 2e-3 for c in told.values())
+    assert [told[f"h{h + 1}"].offset_s for h in range(len(offsets))] == pytest.approx(offsets, abs=2e-3) and all(
+        c.error_s < 2e-3 for c in told.values()
+    )
 
 
 @pytest.mark.parametrize("text", ["step two", "stepping 3", "commId 0xab - Init START", ""])
@@ -80,18 +91,27 @@ def test_what_is_no_shared_event_moves_no_clock(text):
 def test_a_rank_without_any_time_is_in_the_picture_and_every_wait_has_its_start(tmp_path):
     """A traceback has no time stamp: the rank that failed was the only one missing from the picture."""
     for rank in range(4):
-        text = WATCHDOG.format(r=rank, s=9, o="ALLREDUCE", n=64, t=60000 + rank).replace("03:15.806190993", f"03:15.80619{rank * 37 % 10}993")
+        text = WATCHDOG.format(r=rank, s=9, o="ALLREDUCE", n=64, t=60000 + rank).replace(
+            "03:15.806190993", f"03:15.80619{rank * 37 % 10}993"
+        )
         if rank == 2:
-            text = "[rank2]: Traceback (most recent call last):\n[rank2]:   File \"a.py\", line 9, in step\n[rank2]: ValueError: bad sample\n"
+            text = '[rank2]: Traceback (most recent call last):\n[rank2]:   File "a.py", line 9, in step\n[rank2]: ValueError: bad sample\n'
         (tmp_path / f"rank{rank}.log").write_text(text)
     table = order_table(reader.collect([str(tmp_path)]))
     assert list(table.curve.lanes)[0] == "rank 2" and set(table.curve.lanes) == {f"rank {rank}" for rank in range(4)}
-    assert [len(marks) for marks in table.curve.lanes.values()] == [1, 2, 2, 2] and all(at >= 0 for marks in table.curve.lanes.values() for at, *_ in marks)
+    assert [len(marks) for marks in table.curve.lanes.values()] == [1, 2, 2, 2] and all(
+        at >= 0 for marks in table.curve.lanes.values() for at, *_ in marks
+    )
     assert table.picture.count("<circle") == table.picture.count("<rect") == 3, "a start and an end of each wait"
     assert (table.rows[0][1].text, table.rows[0][3].tone) == ("2", "broken") and "bad sample" in table.rows[0][4].text
 
 
 def test_a_rank_that_also_waited_keeps_the_end_of_its_wait(tmp_path):
     for rank in range(2):
-        (tmp_path / f"rank{rank}.log").write_text(WATCHDOG.format(r=rank, s=9, o="ALLREDUCE", n=64, t=60000) + f"[rank{rank}]: RuntimeError: bad\n")
-    assert {what for marks in order_table(reader.collect([str(tmp_path)])).curve.lanes.values() for _, _, what in marks} == {"began to wait", "waited 600 s"}
+        (tmp_path / f"rank{rank}.log").write_text(
+            WATCHDOG.format(r=rank, s=9, o="ALLREDUCE", n=64, t=60000) + f"[rank{rank}]: RuntimeError: bad\n"
+        )
+    assert {what for marks in order_table(reader.collect([str(tmp_path)])).curve.lanes.values() for _, _, what in marks} == {
+        "began to wait",
+        "waited 600 s",
+    }

@@ -17,15 +17,25 @@ from processes import ROOT
 from triage_samples import DUPLICATE, hung
 from warm_cli import read_cli
 
-PYSPY = 'Process 4711: python train.py\nPython v3.11.4 (/usr/bin/python3.11)\n\nThread 4711 (idle): "MainThread"\n    wait (threading.py:320)\n'
+PYSPY = (
+    'Process 4711: python train.py\nPython v3.11.4 (/usr/bin/python3.11)\n\nThread 4711 (idle): "MainThread"\n    wait (threading.py:320)\n'
+)
 ENV = "# of the job\nNCCL_DEBUG=INFO\nexport NCCL_IB_HCA=mlx5\nHOME=/home/u\nPATH=/bin\n"
 RECORD = json.dumps({"schema": "nccl-runbook/record/1", "step": "07-logs", "findings": [{"title": DUPLICATE}]})
 DUMP = json.dumps({"version": "2.10", "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": [{"record_id": 0}]})
 
 
-@pytest.mark.parametrize("text, words, is_log", [
-    (PYSPY, "stacks of py-spy", True), ('Thread 0x00007f1 (most recent call first):\n  File "a.py", line 3 in f\n', "stacks of faulthandler", True), (ENV, "variables", True),
-    (RECORD, "a record", False), (json.dumps({"schema": "nccl-runbook/triage/1"}), "an answer", False), (DUMP, "a flight-recorder dump", False)])
+@pytest.mark.parametrize(
+    "text, words, is_log",
+    [
+        (PYSPY, "stacks of py-spy", True),
+        ('Thread 0x00007f1 (most recent call first):\n  File "a.py", line 3 in f\n', "stacks of faulthandler", True),
+        (ENV, "variables", True),
+        (RECORD, "a record", False),
+        (json.dumps({"schema": "nccl-runbook/triage/1"}), "an answer", False),
+        (DUMP, "a flight-recorder dump", False),
+    ],
+)
 def test_what_is_no_log_is_named_with_its_reader(tmp_path, text, words, is_log):
     (tmp_path / "x").write_text(text)
     logs = reader.collect([str(tmp_path / "x")])
@@ -33,7 +43,18 @@ def test_what_is_no_log_is_named_with_its_reader(tmp_path, text, words, is_log):
     assert is_log or triage.judge(logs) == []
 
 
-@pytest.mark.parametrize("text", [hung(0), "step 1 loss 2\nstep 2 loss 1\n", "NCCL_DEBUG=INFO torchrun t.py\nstarting\nstep 1\n", '{"loss": 1.5, "step": 3}\n', "", "the record_id is \"schema\"\n", DUPLICATE])
+@pytest.mark.parametrize(
+    "text",
+    [
+        hung(0),
+        "step 1 loss 2\nstep 2 loss 1\n",
+        "NCCL_DEBUG=INFO torchrun t.py\nstarting\nstep 1\n",
+        '{"loss": 1.5, "step": 3}\n',
+        "",
+        'the record_id is "schema"\n',
+        DUPLICATE,
+    ],
+)
 def test_a_log_is_taken_as_one(tmp_path, text):
     (tmp_path / "x").write_text(text)
     assert reader.collect([str(tmp_path / "x")]).files[0].kind == ""
@@ -49,19 +70,41 @@ def test_any_beginning_is_named_or_read(head):
 def guard(name: str, ok: str, says: str, cause: str, rank: int = 0) -> str:
     """A line as nccl_guards.py prints it."""
     cause = f'"{cause}"' if cause else "null"
-    return f'NCCL_GUARD {{"schema":1,"guard":"{name}","ok":{ok},"rank":{rank},"world_size":8,"local_rank":{rank},"host":"n1","pid":7,"time":1.5,"offset_s":null,"wall_s":0.1,"says":"{says}","cause":{cause},"bad_ranks":[7],"data":{{}}}}\n'
+    return (
+        "NCCL_GUARD"
+        f' {{"schema":1,"guard":"{name}","ok":{ok},"rank":{rank},"world_size":8,"local_rank":{rank},"host":"n1","pid":7'
+        f',"time":1.5,"offset_s":null,"wall_s":0.1,"says":"{says}","cause":{cause},"bad_ranks":[7],"data":{{}}}}\n'
+    )
 
 
-@pytest.mark.parametrize("name, says, cause", [("check_minibatches", "rank 7: minibatches = 5 // 8 = 0", "uneven-minibatches"), ("check_device_map", "ranks 0, 1 are on one GPU: GPU-ab (n1)", "device-not-set-per-rank"),
-                                               ("check_agreement", "rank 1: all_reduce float16 [4]; most have all_reduce float32 [4]", "collective-mismatch")])
+@pytest.mark.parametrize(
+    "name, says, cause",
+    [
+        ("check_minibatches", "rank 7: minibatches = 5 // 8 = 0", "uneven-minibatches"),
+        ("check_device_map", "ranks 0, 1 are on one GPU: GPU-ab (n1)", "device-not-set-per-rank"),
+        ("check_agreement", "rank 1: all_reduce float16 [4]; most have all_reduce float32 [4]", "collective-mismatch"),
+    ],
+)
 def test_a_guard_that_failed_names_the_cause(tmp_path, name, says, cause):
     (tmp_path / "job.log").write_text(guard(name, "false", says, cause) + "[rank7]: nccl_guards.GuardError: " + says + "\n" + hung(1))
     told = triage.judge(reader.collect([str(tmp_path / "job.log")]))
     assert says in told[0].says, "in words, not only as the line of JSON"
-    assert (told[0].cause, told[0].status) == (cause, "established") and says in told[0].evidence[0].text and "peer-crashed" not in [h.cause for h in told if h.status != "possible"]
+    assert (
+        (told[0].cause, told[0].status) == (cause, "established")
+        and says in told[0].evidence[0].text
+        and "peer-crashed" not in [h.cause for h in told if h.status != "possible"]
+    )
 
 
-@pytest.mark.parametrize("line", [guard("check_minibatches", "true", "all ranks have 5", ""), guard("pause_trace", "null", "weight sync took 3 s", ""), guard("check_device_map", "false", "x", "no-such-cause"), "the NCCL_GUARD line says ok:false\n"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        guard("check_minibatches", "true", "all ranks have 5", ""),
+        guard("pause_trace", "null", "weight sync took 3 s", ""),
+        guard("check_device_map", "false", "x", "no-such-cause"),
+        "the NCCL_GUARD line says ok:false\n",
+    ],
+)
 def test_a_guard_that_passed_names_none(tmp_path, line):
     (tmp_path / "job.log").write_text(line)
     assert [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.status != "possible"] == []
@@ -74,13 +117,20 @@ def test_weights_that_differ_prove_no_one_cause_but_are_not_passed_over(tmp_path
     assert {h.cause for h in told} == causes and {h.status for h in told} <= {"possible"}
 
 
-PASSED = [guard("check_device_map", "null", "no rank has a GPU: nothing to map", ""), guard("init_process_group_checked", "true", "2 ranks over gloo, this one on cpu", "").replace(
-    '"data":{}', '"data":{"backend":"gloo","device":"cpu","device_id":false,"timeout_s":{"0 cpu":60.0}}'), guard("weights_digest", "null", "6 tensors, 115 bytes: 9a", "")]
+PASSED = [
+    guard("check_device_map", "null", "no rank has a GPU: nothing to map", ""),
+    guard("init_process_group_checked", "true", "2 ranks over gloo, this one on cpu", "").replace(
+        '"data":{}', '"data":{"backend":"gloo","device":"cpu","device_id":false,"timeout_s":{"0 cpu":60.0}}'
+    ),
+    guard("weights_digest", "null", "6 tensors, 115 bytes: 9a", ""),
+]
 
 
 def test_a_job_with_guards_that_passed_raises_no_cause(tmp_path):
     """The words of their own lines once gave "the GPU of a rank was guessed", as `device_id` stands in them."""
-    (tmp_path / "job.log").write_text("".join(PASSED) * 3 + "step 1 loss 2.5\nUserWarning: Failed to initialize NumPy: No module named 'numpy'\n")
+    (tmp_path / "job.log").write_text(
+        "".join(PASSED) * 3 + "step 1 loss 2.5\nUserWarning: Failed to initialize NumPy: No module named 'numpy'\n"
+    )
     told = {h.cause for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))}
     assert not told & {"device-binding", "bus-id-collision", "gloo-carries-traffic", "per-parameter-sync"}, told
 
@@ -112,11 +162,19 @@ def test_what_the_shell_gives_for_a_command_is_read_once_as_standard_input_is(tm
     (tmp_path / "b.log").write_text(hung(1))
 
     def asked(arguments):
-        return subprocess.run(["bash", "-c", f"{sys.executable} -m nccl_runbook triage {arguments}"], capture_output=True, text=True, cwd=tmp_path,
-                              env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
+        return subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m nccl_runbook triage {arguments}"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "lib")},
+            timeout=60,
+        )
 
     told = json.loads(asked("<(cat a.log) <(cat b.log) --json").stdout)
-    assert [f["lines"] > 0 and not f["problem"] for f in told["files"]] == [True, True] and "Duplicate GPU" in told["hypotheses"][0]["evidence"][0]["text"]
+    assert [f["lines"] > 0 and not f["problem"] for f in told["files"]] == [True, True] and "Duplicate GPU" in told["hypotheses"][0][
+        "evidence"
+    ][0]["text"]
     twice = asked("<(cat a.log) --against b.log")
     assert twice.returncode == 2 and "is a pipe, a socket or a device" in twice.stderr, "the two profiles need it a second time"
 
@@ -132,5 +190,12 @@ def test_a_folder_without_a_file_was_named_and_is_not_taken_for_no_log(tmp_path)
 
 def test_the_fuzzers_documented_line_works_from_anywhere(tmp_path):
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    told = subprocess.run([sys.executable, str(ROOT / "tests" / "fuzz_triage.py"), "0.1"], capture_output=True, text=True, cwd=tmp_path, env=plain, timeout=120)
+    told = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "fuzz_triage.py"), "0.1"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=plain,
+        timeout=120,
+    )
     assert told.returncode == 0 and "none crashed" in told.stdout, told.stderr

@@ -34,8 +34,23 @@ from processes import ROOT, quickest_s
 from triage_samples import DUPLICATE, SAMPLES, hung
 
 SLOWEST_S = 0.25  # of one expression on one line made to be slow; a usual line takes microseconds
-PARTS = st.sampled_from([line for s in SAMPLES for line in s[1].splitlines()] + ["[rank3]: ", "(Worker pid=7, ip=10.0.0.1) ", "12: ", "\x1b[31m", "\r", "\n", "2026-01-02 03:04:05 ",
-                         "[repeated 2x across cluster]", "WorkNCCL(SeqNum=", "step 3 loss 1", "\x00", "NCCL INFO "])
+PARTS = st.sampled_from(
+    [line for s in SAMPLES for line in s[1].splitlines()]
+    + [
+        "[rank3]: ",
+        "(Worker pid=7, ip=10.0.0.1) ",
+        "12: ",
+        "\x1b[31m",
+        "\r",
+        "\n",
+        "2026-01-02 03:04:05 ",
+        "[repeated 2x across cluster]",
+        "WorkNCCL(SeqNum=",
+        "step 3 loss 1",
+        "\x00",
+        "NCCL INFO ",
+    ]
+)
 TEXTS = st.lists(PARTS | st.text(max_size=12), max_size=40).map("".join)
 
 
@@ -78,26 +93,44 @@ def test_a_line_is_taken_apart(text):
     assert all(len(p) <= log_text.LINE_CHARACTERS for p in log_text.pieces((text * 30).encode("utf-8", "replace")))
 
 
-@pytest.mark.parametrize(("line", "rank", "text"), [
-    ("3: loading", 3, " loading"), ("3: [2026-02-01 10:00:01.120] loading", 3, " loading"), ("3: [INFO] loading", 3, " [INFO] loading"),
-    ("[1,3]<stderr>:loading", 3, "loading"), ("[3]<stdout>:loading", 3, "loading"), ("Sun Feb  1 10:00:00 2026[3]<stdout>:loading", 3, "loading"),
-    # Horovod lists the tensors that rank 5 lacks: rank 3 prints it
-    ("[1,3]<stderr>:5: [head.bias, head.weight ...]", 3, "5: [head.bias, head.weight ...]"), ("5: [head.bias]", None, "5: [head.bias]"),
-])
+@pytest.mark.parametrize(
+    ("line", "rank", "text"),
+    [
+        ("3: loading", 3, " loading"),
+        ("3: [2026-02-01 10:00:01.120] loading", 3, " loading"),
+        ("3: [INFO] loading", 3, " [INFO] loading"),
+        ("[1,3]<stderr>:loading", 3, "loading"),
+        ("[3]<stdout>:loading", 3, "loading"),
+        ("Sun Feb  1 10:00:00 2026[3]<stdout>:loading", 3, "loading"),
+        # Horovod lists the tensors that rank 5 lacks: rank 3 prints it
+        ("[1,3]<stderr>:5: [head.bias, head.weight ...]", 3, "5: [head.bias, head.weight ...]"),
+        ("5: [head.bias]", None, "5: [head.bias]"),
+    ],
+)
 def test_labels_of_srun_and_horovod_name_who_prints(line, rank, text):
     assert (log_text.who_says(line).rank, log_text.who_says(line).text) == (rank, text)
 
 
-@pytest.mark.parametrize(("text", "foreign"), [
-    ("jax.device_count() = 16\nparameters: 7.2B\n", False), ("I0312 09:14:22.1 14 pjrt_client.cc:120] client with 8 devices\n", False),
-    ("levanter.callbacks | Progress on:train\n", False), ("horovod/common/operations.cc: started\n", False), ("the web server has started\n", True),
-])
+@pytest.mark.parametrize(
+    ("text", "foreign"),
+    [
+        ("jax.device_count() = 16\nparameters: 7.2B\n", False),
+        ("I0312 09:14:22.1 14 pjrt_client.cc:120] client with 8 devices\n", False),
+        ("levanter.callbacks | Progress on:train\n", False),
+        ("horovod/common/operations.cc: started\n", False),
+        ("the web server has started\n", True),
+    ],
+)
 def test_a_job_without_torch_is_a_job(tmp_path, text, foreign):
     (tmp_path / "job.log").write_text(text)
     assert reader.collect([str(tmp_path / "job.log")]).foreign is foreign
 
 
-@pytest.mark.parametrize("expression", [*dict.fromkeys([*catalogue()["printed"].values(), *catalogue()["spoken"].values(), *catalogue()["beside"].values()])], ids=lambda e: re.sub(r"\W+", "-", e)[:40])
+@pytest.mark.parametrize(
+    "expression",
+    [*dict.fromkeys([*catalogue()["printed"].values(), *catalogue()["spoken"].values(), *catalogue()["beside"].values()])],
+    ids=lambda e: re.sub(r"\W+", "-", e)[:40],
+)
 def test_no_line_makes_an_expression_slow(expression):
     assert slowest(expression, SLOWEST_S) < SLOWEST_S
 
@@ -119,13 +152,24 @@ def slowest(expression, below_s):
     words = [*sorted(literals)[:8], *re.findall(r"[A-Za-z_]{3,}", expression)[:6], "1", "a"]
     worst = 0.0
     for word in words:
-        ends = (word * 300, (word + "_") * 300, (word + " ") * 1000, (word + " 1 ") * 800, word + " " * 1990, word + "a" * 1990, word + "1" * 1990, "0" * 1990 + word)
+        ends = (
+            word * 300,
+            (word + "_") * 300,
+            (word + " ") * 1000,
+            (word + " 1 ") * 800,
+            word + " " * 1990,
+            word + "a" * 1990,
+            word + "1" * 1990,
+            "0" * 1990 + word,
+        )
         for line in ends:
             worst = max(worst, quickest_s(lambda cut=line[: log_text.LINE_CHARACTERS]: compiled(expression).search(cut), below_s))
     return worst
 
 
-@pytest.mark.parametrize("start", ["[", "(", "a.", "a:", "1:", "WorkNCCL(", "\x1b[", "\x1b]", "comm 0x", "step ", " ", "[PG ", "1/1 [", "[E ", "This "])
+@pytest.mark.parametrize(
+    "start", ["[", "(", "a.", "a:", "1:", "WorkNCCL(", "\x1b[", "\x1b]", "comm 0x", "step ", " ", "[PG ", "1/1 [", "[E ", "This "]
+)
 def test_no_line_makes_a_reader_slow(start):
     line = (start * 2000)[: log_text.LINE_CHARACTERS]
     kinds.Kinds().of("x", 1, [b"x"])  # the catalogue is read once
@@ -140,23 +184,46 @@ def test_no_line_makes_a_reader_slow(start):
 # who, where, when
 
 
-@pytest.mark.parametrize("line, rank, host, text", [
-    ("[rank3]: KeyError: 'x'", 3, "", "KeyError: 'x'"), ("[rank3]:[E ProcessGroupNCCL.cpp:1] x", 3, "", "[E ProcessGroupNCCL.cpp:1] x"),
-    ("(RayWorker pid=123, ip=10.0.0.7) hello", None, "10.0.0.7", "hello"), ("12: hello", 12, "", "hello"), ("[default5]:hello", None, "", "hello"),
-    ("[1,4]<stderr>:hello", 4, "", "hello"), ("2026-01-02T03:04:05.678Z [rank1]: hello", 1, "", "hello"), ("[pod/trainer-0/main] hello", None, "trainer-0", "hello"),
-    ("node7:11:12 [0] NCCL INFO x", None, "node7", "node7:11:12 [0] NCCL INFO x"), ("[PG ID 0 PG GUID 0(default_pg) Rank 6] x", 6, "", "[PG ID 0 PG GUID 0(default_pg) Rank 6] x")])
+@pytest.mark.parametrize(
+    "line, rank, host, text",
+    [
+        ("[rank3]: KeyError: 'x'", 3, "", "KeyError: 'x'"),
+        ("[rank3]:[E ProcessGroupNCCL.cpp:1] x", 3, "", "[E ProcessGroupNCCL.cpp:1] x"),
+        ("(RayWorker pid=123, ip=10.0.0.7) hello", None, "10.0.0.7", "hello"),
+        ("12: hello", 12, "", "hello"),
+        ("[default5]:hello", None, "", "hello"),
+        ("[1,4]<stderr>:hello", 4, "", "hello"),
+        ("2026-01-02T03:04:05.678Z [rank1]: hello", 1, "", "hello"),
+        ("[pod/trainer-0/main] hello", None, "trainer-0", "hello"),
+        ("node7:11:12 [0] NCCL INFO x", None, "node7", "node7:11:12 [0] NCCL INFO x"),
+        ("[PG ID 0 PG GUID 0(default_pg) Rank 6] x", 6, "", "[PG ID 0 PG GUID 0(default_pg) Rank 6] x"),
+    ],
+)
 def test_prefixes_tell_rank_and_host(line, rank, host, text):
     said = log_text.who_says(line)
     assert (said.rank, said.host, said.text.strip()) == (rank, host, text)
 
 
-@pytest.mark.parametrize("name, rank", [("rank3.log", 3), ("logs/attempt_0/7/stderr.log", 7), ("task_12.out", 12), ("train.log", None), ("ranking.log", None), ("/a/2026/x.log", None)])
+@pytest.mark.parametrize(
+    "name, rank",
+    [
+        ("rank3.log", 3),
+        ("logs/attempt_0/7/stderr.log", 7),
+        ("task_12.out", 12),
+        ("train.log", None),
+        ("ranking.log", None),
+        ("/a/2026/x.log", None),
+    ],
+)
 def test_a_file_name_tells_its_rank(name, rank):
     assert log_text.rank_of_name(name) == rank
 
 
 def test_times_compare_over_formats():
-    earlier, later = log_text.who_says("[rank0]:[E1120 12:03:15.806190993 a.cpp:1] x").time, log_text.who_says("2026-11-20 12:03:16,5 x").time
+    earlier, later = (
+        log_text.who_says("[rank0]:[E1120 12:03:15.806190993 a.cpp:1] x").time,
+        log_text.who_says("2026-11-20 12:03:16,5 x").time,
+    )
     assert earlier is not None and later is not None and 0.6 < later - earlier < 0.8
 
 
@@ -167,11 +234,23 @@ def leads(tmp_path, raw: bytes) -> str:
     return told[0].cause if told else ""
 
 
-@pytest.mark.parametrize("mend", [
-    lambda t: t.encode("utf-16"), lambda t: t.encode("utf-16-le"), lambda t: t.replace(" ", "\x1b[0m ").encode(), lambda t: ("0%| \r10%| \r" + t).encode(),
-    lambda t: t.replace("\n", "\r\n").encode(), lambda t: t.rstrip("\n").encode() + b" [repeated 2x across cluster]\n", lambda t: b"\xfe\xfa junk\n\xfe" + t.encode()])
+@pytest.mark.parametrize(
+    "mend",
+    [
+        lambda t: t.encode("utf-16"),
+        lambda t: t.encode("utf-16-le"),
+        lambda t: t.replace(" ", "\x1b[0m ").encode(),
+        lambda t: ("0%| \r10%| \r" + t).encode(),
+        lambda t: t.replace("\n", "\r\n").encode(),
+        lambda t: t.rstrip("\n").encode() + b" [repeated 2x across cluster]\n",
+        lambda t: b"\xfe\xfa junk\n\xfe" + t.encode(),
+    ],
+)
 def test_a_message_is_found_however_it_is_dressed(tmp_path, mend):
-    assert leads(tmp_path, mend("node0:7:7 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n" * 3)) == "socket-interface-wrong"
+    assert (
+        leads(tmp_path, mend("node0:7:7 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n" * 3))
+        == "socket-interface-wrong"
+    )
 
 
 def test_a_message_broken_inside_a_word_is_mended(tmp_path):
@@ -179,10 +258,16 @@ def test_a_message_broken_inside_a_word_is_mended(tmp_path):
     cut = whole.index("WorkNCCL") + 4
     log = tmp_path / "job.log"
     log.write_text(f"step 1\n{whole[:cut]}\n{whole[cut:]}\n")
-    assert [(t.seq, t.at.line) for r in reader.collect([str(log)]).ranks for t in r.timeouts] == [(1, 2)], "its number is that of its beginning"
-    log.write_text("ncclRemoteError: a call failed.\nLast error:\nNET/IB : Got completion from peer with status=12 opcode=0 len=0 vendor err 129\n")
+    assert [(t.seq, t.at.line) for r in reader.collect([str(log)]).ranks for t in r.timeouts] == [
+        (1, 2)
+    ], "its number is that of its beginning"
+    log.write_text(
+        "ncclRemoteError: a call failed.\nLast error:\nNET/IB : Got completion from peer with status=12 opcode=0 len=0 vendor err 129\n"
+    )
     quoted = [s.lines[0] for s in reader.collect([str(log)]).seen.values()]
-    assert [q.line for q in quoted if "completion" in q.text] and all(q.line == 3 for q in quoted if "completion" in q.text), "not broken, but quoted"
+    assert [q.line for q in quoted if "completion" in q.text] and all(
+        q.line == 3 for q in quoted if "completion" in q.text
+    ), "not broken, but quoted"
 
 
 def test_a_progress_bar_without_its_newline_is_taken_off(tmp_path):
@@ -223,7 +308,13 @@ def test_archives_folders_and_standard_input(tmp_path):
 def test_a_zip_is_read_as_an_attachment_of_an_issue_is(tmp_path):
     """A log in a folder and a dump; what a Mac adds is left out, a file with a password and a packing that is not known say so."""
     with zipfile.ZipFile(tmp_path / "logs.ZIP", "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name, content in (("a/rank0.log", hung(0).encode()), ("__MACOSX/a/._rank0.log", b"\0\5\x16\7"), ("a/dump", b"\x80\x02}q\0."), ("a/locked.log", b"x"), ("a/odd.log", b"y")):
+        for name, content in (
+            ("a/rank0.log", hung(0).encode()),
+            ("__MACOSX/a/._rank0.log", b"\0\5\x16\7"),
+            ("a/dump", b"\x80\x02}q\0."),
+            ("a/locked.log", b"x"),
+            ("a/odd.log", b"y"),
+        ):
             zipped.writestr(name, content)
     packed = bytearray((tmp_path / "logs.ZIP").read_bytes())
     for name, at, value in ((b"a/locked.log", 8, 1), (b"a/odd.log", 10, 97)):  # of the directory at the end: flags, packing
@@ -274,8 +365,10 @@ def test_a_member_that_asks_for_all_memory_costs_nothing_else(tmp_path):
     whole[at : at + 4] = b"\xff" * 4
     (tmp_path / "logs.zip").write_bytes(whole)
     (tmp_path / "rank0.log").write_text(hung(0))
-    script = ("import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)); from nccl_runbook.messages import read as logs\n"
-              "print([(f.name.rpartition('/')[2], f.problem[:14]) for f in logs.collect(sys.argv[1:]).files])")
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)); from nccl_runbook.messages import read as logs\n"
+        "print([(f.name.rpartition('/')[2], f.problem[:14]) for f in logs.collect(sys.argv[1:]).files])"
+    )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[('logs.zip:rank1.log', 'cannot be read'), ('rank0.log', '')]\n"
 
@@ -285,7 +378,11 @@ def test_a_log_that_begins_like_bzip2_is_a_log(tmp_path):
     (tmp_path / "a.log").write_text("BZhang started the job\n" + hung(0))
     (tmp_path / "b.log").write_bytes(bz2.compress(hung(1).encode()))
     logs = reader.collect([str(tmp_path)])
-    assert [r.rank for r in logs.ranks] == [0, 1] and [f.problem for f in logs.files] == ["", ""] and logs.files[0].lines == 1 + hung(0).count("\n")
+    assert (
+        [r.rank for r in logs.ranks] == [0, 1]
+        and [f.problem for f in logs.files] == ["", ""]
+        and logs.files[0].lines == 1 + hung(0).count("\n")
+    )
 
 
 def test_what_is_named_twice_is_read_once(tmp_path):
@@ -340,8 +437,17 @@ def test_paths_alone_need_no_parser_and_are_answered_alike(tmp_path):
     (tmp_path / "a.log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
     code = ("import sys; from nccl_runbook.__main__ import main\ntry: main()\n"
             "finally: print('pydantic' in sys.modules, file=sys.stderr)")
-    plain, parsed = (subprocess.run([sys.executable, "-c", code, "triage", str(tmp_path / "a.log"), *more], capture_output=True, text=True,
-                                    timeout=60, cwd=ROOT, env={**os.environ, "PYTHONPATH": "lib"}) for more in ([], ["--fail-on", "unknown"]))
+    plain, parsed = (
+        subprocess.run(
+            [sys.executable, "-c", code, "triage", str(tmp_path / "a.log"), *more],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": "lib"},
+        )
+        for more in ([], ["--fail-on", "unknown"])
+    )
     assert plain.stdout == parsed.stdout and "Duplicate GPU" in plain.stdout and plain.returncode == parsed.returncode == 3
     assert plain.stderr == "False\n"
 
@@ -349,11 +455,14 @@ def test_paths_alone_need_no_parser_and_are_answered_alike(tmp_path):
 @pytest.mark.parametrize("arguments", [("triage", "-"), ("triage", "/dev/stdin"), ("hang", "/dev/stdin")])
 def test_a_signal_that_interrupts_no_read_of_a_quiet_pipe_ends_it_all_the_same(arguments):
     """As one that comes right before a read begins: here another thread takes it, so that nothing wakes the one that reads."""
-    code = ("import signal, sys, threading, time\nfrom nccl_runbook.__main__ import main\n\n\n"
-            "def reading():\n    frame = sys._current_frames()[threading.main_thread().ident]\n"
-            "    while frame and ('logs/source' not in frame.f_code.co_filename or frame.f_code.co_name != 'readinto'):\n        frame = frame.f_back\n    return frame\n\n\n"
-            "def take():\n    while not reading():\n        time.sleep(0.1)\n    time.sleep(1)\n    signal.pthread_kill(threading.get_ident(), signal.SIGINT)\n\n\n"
-            "threading.Thread(target=take, daemon=True).start()\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nmain()")
+    code = (
+        "import signal, sys, threading, time\nfrom nccl_runbook.__main__ import main\n\n\ndef reading():\n    frame ="
+        " sys._current_frames()[threading.main_thread().ident]\n    while frame and ('logs/source' not in frame.f_code.co_filename or"
+        " frame.f_code.co_name != 'readinto'):\n        frame = frame.f_back\n    return frame\n\n\ndef take():\n    while not reading():\n"
+        "        time.sleep(0.1)\n    time.sleep(1)\n    signal.pthread_kill(threading.get_ident(),"
+        " signal.SIGINT)\n\n\nthreading.Thread(target=take, daemon=True).start()\nsignal.pthread_sigmask(signal.SIG_BLOCK,"
+        " [signal.SIGINT])\nmain()"
+    )
     quiet, ours = os.pipe()
     with Running([sys.executable, "-c", code, *arguments], stdin=quiet, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
                  env={**os.environ, "PYTHONPATH": "lib"}) as running:
@@ -365,10 +474,15 @@ def test_a_signal_that_interrupts_no_read_of_a_quiet_pipe_ends_it_all_the_same(a
 
 def test_a_line_that_tells_by_itself_is_quoted_by_itself_and_once(tmp_path):
     """Only a message that was broken inside is put together; one below another is not."""
-    (tmp_path / "a.log").write_text("torch.AcceleratorError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call\nstep\n")
+    (tmp_path / "a.log").write_text(
+        "torch.AcceleratorError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API"
+        " call\nstep\n"
+    )
     quoted = {line.text for seen in reader.collect([str(tmp_path / "a.log")]).seen.values() for line in seen.lines}
     assert not [text for text in quoted if "memoryCUDA" in text] and any(text.endswith("out of memory") for text in quoted)
-    (tmp_path / "a.log").write_text("n1:7:7 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA dev\nice 60\n")
+    (tmp_path / "a.log").write_text(
+        "n1:7:7 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA dev\nice 60\n"
+    )
     quoted = {line.text for seen in reader.collect([str(tmp_path / "a.log")]).seen.values() for line in seen.lines}
     assert any("Duplicate GPU" in text for text in quoted)
 
@@ -376,7 +490,9 @@ def test_a_line_that_tells_by_itself_is_quoted_by_itself_and_once(tmp_path):
 def test_a_short_log_is_quoted_at_the_first_line_that_a_naive_search_finds(tmp_path):
     """Of what hints say; kinds of lines, which are alike but for numbers, count once."""
     dice = random.Random(3)
-    words = sorted({literal.decode() for e in catalogue()["spoken"].values() for needs in alternatives(e) for of in needs for literal in of})
+    words = sorted(
+        {literal.decode() for e in catalogue()["spoken"].values() for needs in alternatives(e) for of in needs for literal in of}
+    )
     lines = [" ".join(dice.choice(words) + dice.choice(["", "s"]) for _ in range(dice.randrange(1, 5))) for _ in range(300)]
     lines = [line for line in dict.fromkeys(lines) if not re.search(r"\d|\n", line)]
     (tmp_path / "a.log").write_text("\n".join(lines))
@@ -454,7 +570,9 @@ def test_of_too_many_files_those_with_errors_and_the_newest_are_read(tmp_path, m
 
 
 def test_rows_of_a_private_key_are_masked_where_they_are_read(tmp_path):
-    (tmp_path / "a.log").write_text("[rank0]: -----BEGIN PRIVATE KEY-----\n[rank0]: MIIEabc/+=\nx9=\n[rank0]: -----END PRIVATE KEY-----\nstep 12\n")
+    (tmp_path / "a.log").write_text(
+        "[rank0]: -----BEGIN PRIVATE KEY-----\n[rank0]: MIIEabc/+=\nx9=\n[rank0]: -----END PRIVATE KEY-----\nstep 12\n"
+    )
     rows = [row for source in log_sources.sources([str(tmp_path)]) for taken in source.rows() for row in taken]
     assert rows[1:3] == [b"[rank0]: [redacted:key]", b"[redacted:key]"] and rows[4] == b"step 12"
 

@@ -13,8 +13,10 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 from triage_samples import hung
 from warm_cli import read_cli
 
-OOM = ('Traceback (most recent call last):\n  File "fit.py", line 9, in step\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 768.00 MiB. '
-       "GPU 2 has a total capacity of 47.50 GiB of which 120.00 MiB is free.\n")
+OOM = (
+    'Traceback (most recent call last):\n  File "fit.py", line 9, in step\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate'
+    " 768.00 MiB. GPU 2 has a total capacity of 47.50 GiB of which 120.00 MiB is free.\n"
+)
 OWN = "Traceback (most recent call last):\nKeyError: 'weight_7'\n"
 
 
@@ -77,7 +79,14 @@ def test_an_exception_that_one_rank_survived_is_not_the_end_of_another(tmp_path)
 def test_a_later_crash_leads_over_what_the_job_survived(tmp_path):
     given = answer(tmp_path, steps(1, 3) + OOM + steps(4, 9) + OWN)
     assert verdict(given) == ("peer-crashed", True) and "weight_7" in given.hypotheses[0].says
-    assert answer(tmp_path, steps(1, 3) + OWN + steps(4, 9) + "NVRM: Xid (PCI:0000:3b:00): 79, pid=4, name=python, GPU has fallen off the bus.\n").hypotheses[0].cause == "gpu-or-link-fault"
+    assert (
+        answer(
+            tmp_path, steps(1, 3) + OWN + steps(4, 9) + "NVRM: Xid (PCI:0000:3b:00): 79, pid=4, name=python, GPU has fallen off the bus.\n"
+        )
+        .hypotheses[0]
+        .cause
+        == "gpu-or-link-fault"
+    )
 
 
 HUGGING = "".join(f"{{'loss': {2 - n / 9:.2f}, 'epoch': 0.{n}}}\n" for n in range(4, 8))
@@ -98,14 +107,20 @@ def test_what_leads_after_steps_that_followed_a_message(tmp_path, text, lead):
     assert verdict(answer(tmp_path, text)) == (lead, True)
 
 
-@pytest.mark.parametrize("text", ["      Reason:       OOMKilled\n" + steps(4, 6), "Warning  OOMKilled  pod/w-2  restarting\n" + steps(4, 6) + "Training finished\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["      Reason:       OOMKilled\n" + steps(4, 6), "Warning  OOMKilled  pod/w-2  restarting\n" + steps(4, 6) + "Training finished\n"],
+)
 def test_a_container_that_was_killed_and_started_again_is_no_fault(tmp_path, text):
     assert verdict(answer(tmp_path, steps(1, 3) + text))[1] is False
     assert verdict(answer(tmp_path, steps(1, 3) + text.splitlines()[0])) == ("peer-crashed", True)
 
 
 def test_a_server_that_answers_on_survived_a_bad_request(tmp_path):
-    bad = "ERROR 07-07 11:00:00 [serving.py:24] Traceback (most recent call last):\nERROR 07-07 11:00:00 [serving.py:24]   File \"serving.py\", line 24, in f\nERROR 07-07 11:00:00 [serving.py:24] ValueError: 9001 tokens are too many\n"
+    bad = (
+        'ERROR 07-07 11:00:00 [serving.py:24] Traceback (most recent call last):\nERROR 07-07 11:00:00 [serving.py:24]   File "serving.py",'
+        " line 24, in f\nERROR 07-07 11:00:00 [serving.py:24] ValueError: 9001 tokens are too many\n"
+    )
     served = 'INFO:     10.0.0.7:40114 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
     assert verdict(answer(tmp_path, bad + served * 4))[1] is False and verdict(answer(tmp_path, served * 4 + bad))[1] is True
 
@@ -114,7 +129,9 @@ def test_a_bare_result_code_of_a_job_that_ended_is_broken_and_asks_for_the_warni
     code = "[rank3]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:275, unhandled cuda error, NCCL version 2.26.2\n"
     given = answer(tmp_path, code)
     lead = given.findings[0]
-    assert (given.hypotheses, lead.id, lead.severity) == ([], "no-cause-in-log", Severity.BROKEN) and "NCCL_DEBUG=WARN" in lead.remedy[0].lines[0]
+    assert (given.hypotheses, lead.id, lead.severity) == ([], "no-cause-in-log", Severity.BROKEN) and "NCCL_DEBUG=WARN" in lead.remedy[
+        0
+    ].lines[0]
     (tmp_path / "job.log").write_text(steps(1, 3))
     words = triage.answer(reader.collect([str(tmp_path / "job.log")], "what does `unhandled cuda error` mean?"))
     assert words.findings[0].severity is not Severity.BROKEN
@@ -134,11 +151,20 @@ def test_progress_bars_without_a_line_end_are_read_to_their_end(tmp_path):
     assert triage.answer(reader.collect([str(tmp_path / "bars.log")])).hypotheses[0].cause == "gpu-memory-exhausted"
 
 
-@pytest.mark.parametrize("words, command", [
-    ("slow on 3 nodes", "hosts"), ("throughput halves between two hosts, slow", "hosts"), ("multi-node training is slow", "hosts"),
-    ("weights arrive too slowly", "sync"), ("updating the weights of SGLang takes too long", "sync"), ("weight broadcast is slow", "sync"),
-    ("slower since last month", "--against"), ("our job was faster before the upgrade", "--against"), ("tokens per second dropped after we changed the image", "--against"),
-])
+@pytest.mark.parametrize(
+    "words, command",
+    [
+        ("slow on 3 nodes", "hosts"),
+        ("throughput halves between two hosts, slow", "hosts"),
+        ("multi-node training is slow", "hosts"),
+        ("weights arrive too slowly", "sync"),
+        ("updating the weights of SGLang takes too long", "sync"),
+        ("weight broadcast is slow", "sync"),
+        ("slower since last month", "--against"),
+        ("our job was faster before the upgrade", "--against"),
+        ("tokens per second dropped after we changed the image", "--against"),
+    ],
+)
 def test_words_about_slowness_lead_to_the_command_that_looks_into_them(words, command):
     told = json.loads(read_cli("diagnose", words, "--json").stdout)
     assert f" {command} " in f"{told['next']['line']} " and told["causes"] == []
@@ -178,14 +204,23 @@ def test_one_late_step_does_not_show_that_a_job_survived_its_scheduler(tmp_path,
 FRAMES = 'Traceback (most recent call last):\n  File "/w/job.py", line 61, in __del__\n    self.close()\n'
 
 
-@pytest.mark.parametrize("text", [
-    "Exception ignored in: <function Pool.__del__ at 0x7fd1>\n" + FRAMES + "AttributeError: no _pool\n",
-    "Exception ignored while calling deallocator <function Pool.__del__ at 0x7fd1>:\n" + FRAMES + "OSError: [Errno 9] Bad file descriptor\n",
-    "".join(f"[rank2]: {line}\n" for line in ("Exception ignored in: <function Pool.__del__>\n" + FRAMES + "KeyError: 3").splitlines()),
-    *("".join(f"{before}{line}\n" for line in ("Exception ignored in: <function Pool.__del__>\n" + FRAMES + "KeyError: 3").splitlines())
-      for before in ("[default2]:", "(Worker pid=4071, ip=10.0.4.9) ")),
-    "Exception ignored in: <_io.TextIOWrapper name='<stdout>'>\nBrokenPipeError: [Errno 32] Broken pipe\n",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Exception ignored in: <function Pool.__del__ at 0x7fd1>\n" + FRAMES + "AttributeError: no _pool\n",
+        "Exception ignored while calling deallocator <function Pool.__del__ at 0x7fd1>:\n"
+        + FRAMES
+        + "OSError: [Errno 9] Bad file descriptor\n",
+        "".join(f"[rank2]: {line}\n" for line in ("Exception ignored in: <function Pool.__del__>\n" + FRAMES + "KeyError: 3").splitlines()),
+        *(
+            "".join(
+                f"{before}{line}\n" for line in ("Exception ignored in: <function Pool.__del__>\n" + FRAMES + "KeyError: 3").splitlines()
+            )
+            for before in ("[default2]:", "(Worker pid=4071, ip=10.0.4.9) ")
+        ),
+        "Exception ignored in: <_io.TextIOWrapper name='<stdout>'>\nBrokenPipeError: [Errno 32] Broken pipe\n",
+    ],
+)
 def test_what_a_destructor_raises_ends_no_rank(tmp_path, text):
     given = answer(tmp_path, steps(1, 3) + text)
     assert verdict(given) in [("", False), ("benign", False)] and given.logs.raised is None and given.logs.failed is None
@@ -193,12 +228,27 @@ def test_what_a_destructor_raises_ends_no_rank(tmp_path, text):
     assert verdict(given) == ("peer-crashed", True) and "ValueError" in given.logs.raised.text
 
 
-@pytest.mark.parametrize(("text", "cause", "broken"), [
-    ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.\n", "scheduler-refused", True),
-    ("Reason:               Evicted\n", "scheduler-evicted", True),
-    ("  what():  [TM][ERROR] CUDA runtime error: peer access is not supported between these two devices /src/turbomind\n", "engine-allreduce-needs-p2p", True),
-    ("device >= 0 && device < num_gpus INTERNAL ASSERT FAILED on 2 GPU NVIDIA-A100-SXM4-80GB-MIG-3g.40gb\n", "vgpu-or-mig-unsupported", True),
-    ("[HAMI-core ERROR (pid:565 thread=140267 multiprocess_memory_limit.c:831)]: Illegal device id: 850725928\n", "vgpu-or-mig-unsupported", False),  # may go on
-])
+@pytest.mark.parametrize(
+    ("text", "cause", "broken"),
+    [
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.\n", "scheduler-refused", True),
+        ("Reason:               Evicted\n", "scheduler-evicted", True),
+        (
+            "  what():  [TM][ERROR] CUDA runtime error: peer access is not supported between these two devices /src/turbomind\n",
+            "engine-allreduce-needs-p2p",
+            True,
+        ),
+        (
+            "device >= 0 && device < num_gpus INTERNAL ASSERT FAILED on 2 GPU NVIDIA-A100-SXM4-80GB-MIG-3g.40gb\n",
+            "vgpu-or-mig-unsupported",
+            True,
+        ),
+        (
+            "[HAMI-core ERROR (pid:565 thread=140267 multiprocess_memory_limit.c:831)]: Illegal device id: 850725928\n",
+            "vgpu-or-mig-unsupported",
+            False,
+        ),  # may go on
+    ],
+)
 def test_a_likely_cause_is_broken_if_it_or_its_line_ends_the_job(tmp_path, text, cause, broken):
     assert verdict(answer(tmp_path, text)) == (cause, broken)

@@ -57,21 +57,40 @@ def test_what_fails_all_the_same_rules_its_path_out(tmp_path, cause, context):
     assert cause not in found and cause not in fits
 
 
-@pytest.mark.parametrize("outcome", ["it does not hang", "it no longer hangs", "no more crashes", "it never deadlocks", "it runs without any errors", "the hang disappears",
-                                     "the error is gone"])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        "it does not hang",
+        "it no longer hangs",
+        "no more crashes",
+        "it never deadlocks",
+        "it runs without any errors",
+        "the hang disappears",
+        "the error is gone",
+    ],
+)
 def test_a_failure_that_is_denied_is_a_success(outcome):
     told = judge_experiments.experiments(f"with NCCL_P2P_DISABLE=1 {outcome}")
     assert [(p.cause, p.status) for p in told] == [("p2p-broken-acs-iommu", "likely")]
 
 
-@pytest.mark.parametrize("cures", ["fixes the hang", "solved the problem", "avoids the crash", "prevents this deadlock", "got rid of the error"])
+@pytest.mark.parametrize(
+    "cures", ["fixes the hang", "solved the problem", "avoids the crash", "prevents this deadlock", "got rid of the error"]
+)
 @pytest.mark.parametrize("what, cause", [("NCCL_NVLS_ENABLE=0", "nvls-fabric-fault"), ("upgrading to NCCL 2.30.4", "nccl-bug")])
 def test_a_failure_that_is_cured_is_a_success(cures, what, cause):
     assert [(p.cause, p.status) for p in judge_experiments.experiments(f"NCCL: {what} {cures}")] == [(cause, "likely")]
 
 
-@pytest.mark.parametrize("words", ["NCCL_P2P_DISABLE=1 doesn't fix the hang", "NCCL_P2P_DISABLE=1 never solved the problem", "NCCL_P2P_DISABLE=1 cannot fix the hang",
-                                   "with NCCL_P2P_DISABLE=1 it hangs without an error"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "NCCL_P2P_DISABLE=1 doesn't fix the hang",
+        "NCCL_P2P_DISABLE=1 never solved the problem",
+        "NCCL_P2P_DISABLE=1 cannot fix the hang",
+        "with NCCL_P2P_DISABLE=1 it hangs without an error",
+    ],
+)
 def test_a_cure_that_is_denied_is_a_failure(words):
     assert judge_experiments.experiments(words) == [] and "p2p-broken-acs-iommu" in judge_experiments.ruled_out(words)
 
@@ -89,10 +108,15 @@ def test_two_versions_of_a_library_or_the_first_bad_one_are_a_result(status, wor
     assert [(p.cause, p.status) for p in judge_experiments.experiments(words)] == [("framework-version-incompatible", status)]
 
 
-@pytest.mark.parametrize(("words", "lead"), [
-    ("On GB200 it crashes with NCCL 2.21.5; with NCCL 2.28.9 it works", "nccl-older-than-gpu"), ("H100: NCCL 2.14.3 fails, NCCL 2.18.5 works", "nccl-older-than-gpu"),
-    ("On GB200 it crashes with NCCL 2.27.3; with NCCL 2.28.9 it works", "nccl-bug"), ("On A100 it crashes with NCCL 2.14.3; with NCCL 2.28.9 it works", "nccl-bug"),
-])
+@pytest.mark.parametrize(
+    ("words", "lead"),
+    [
+        ("On GB200 it crashes with NCCL 2.21.5; with NCCL 2.28.9 it works", "nccl-older-than-gpu"),
+        ("H100: NCCL 2.14.3 fails, NCCL 2.18.5 works", "nccl-older-than-gpu"),
+        ("On GB200 it crashes with NCCL 2.27.3; with NCCL 2.28.9 it works", "nccl-bug"),
+        ("On A100 it crashes with NCCL 2.14.3; with NCCL 2.28.9 it works", "nccl-bug"),
+    ],
+)
 def test_a_version_before_the_gpu_is_no_defect(words, lead):
     assert judge_experiments.experiments(words)[0].cause == lead
 
@@ -102,14 +126,28 @@ def test_the_version_that_works_is_installed():
     assert told[0].advice.remedy[0][2] == ("pip install vllm==0.16.1",)
 
 
-@pytest.mark.parametrize("words", ["vLLM 0.20.2 hangs with TP=2", "vLLM 0.19.1 and torch 2.9.1 are installed", "upgraded to vLLM 0.17.0 and it works", "vLLM 0.16.1 works"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "vLLM 0.20.2 hangs with TP=2",
+        "vLLM 0.19.1 and torch 2.9.1 are installed",
+        "upgraded to vLLM 0.17.0 and it works",
+        "vLLM 0.16.1 works",
+    ],
+)
 def test_a_version_that_is_only_named_is_no_result(words):
     assert judge_experiments.experiments(words) == []
 
 
-@pytest.mark.parametrize("words", [
-    "`--disable-custom-all-reduce` fixed their case, not ours", "NCCL_P2P_DISABLE=1 solved another user's problem", "NCCL_NVLS_ENABLE=0 helped in someone else's setup",
-    "NCCL_P2P_DISABLE=1 worked for the other's case"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "`--disable-custom-all-reduce` fixed their case, not ours",
+        "NCCL_P2P_DISABLE=1 solved another user's problem",
+        "NCCL_NVLS_ENABLE=0 helped in someone else's setup",
+        "NCCL_P2P_DISABLE=1 worked for the other's case",
+    ],
+)
 def test_what_helped_somebody_else_is_no_result(words):
     assert judge_experiments.experiments(f"it hangs at init. {words}") == [] and judge_experiments.ruled_out(words) == set()
 
@@ -121,37 +159,74 @@ def test_several_causes_of_one_path_are_listed_and_none_is_likely(tmp_path):
     assert "gdr-broken-acs" not in found, "the other trial rules it out"
 
 
-@pytest.mark.parametrize("context", ["NCCL_P2P_DISABLE=1 is in the launch script", "it hangs", "hangs with torch 2.7.1, works with torch 2.6.0", "vllm 2.28 works, NCCL_DEBUG=INFO is set",
-                                     "should I set NCCL_NVLS_ENABLE=0", ""])
+@pytest.mark.parametrize(
+    "context",
+    [
+        "NCCL_P2P_DISABLE=1 is in the launch script",
+        "it hangs",
+        "hangs with torch 2.7.1, works with torch 2.6.0",
+        "vllm 2.28 works, NCCL_DEBUG=INFO is set",
+        "should I set NCCL_NVLS_ENABLE=0",
+        "",
+    ],
+)
 def test_a_setting_or_version_without_an_outcome_is_no_result(context):
     assert judge_experiments.experiments(context) == [] and judge_experiments.ruled_out(context) == set()
 
 
 @pytest.mark.parametrize("line", ["via P2P/IPC", "via NET/Socket/0"])
 def test_the_beginning_of_a_communicator_is_no_hang(tmp_path, line):
-    start = "n1:{p}:9 [{r}] NCCL INFO ncclCommInitRank comm 0x1 rank {r} nranks 2 cudaDev {r} nvmlDev {r} busId 1000 commId 0x1 - Init START\n"
+    start = (
+        "n1:{p}:9 [{r}] NCCL INFO ncclCommInitRank comm 0x1 rank {r} nranks 2 cudaDev {r} nvmlDev {r} busId 1000 commId 0x1 - Init START\n"
+    )
     log = tmp_path / "a.log"
-    log.write_text("".join(start.format(p=7 + r, r=r) + f"n1:{7 + r}:9 [{r}] NCCL INFO Channel 00/0 : {r}[{r}] -> {1 - r}[{1 - r}] {line}\n" for r in (0, 1))
-                   + "+ sysctl vm.drop_caches=3\nNVIDIA RTX A6000\n")
+    log.write_text(
+        "".join(
+            start.format(p=7 + r, r=r) + f"n1:{7 + r}:9 [{r}] NCCL INFO Channel 00/0 : {r}[{r}] -> {1 - r}[{1 - r}] {line}\n"
+            for r in (0, 1)
+        )
+        + "+ sysctl vm.drop_caches=3\nNVIDIA RTX A6000\n"
+    )
     assert triage.judge(reader.collect([str(log)], "")) == []
 
 
-@given(st.lists(st.sampled_from(["NCCL_P2P_DISABLE=1", "NCCL 2.28.9", "2.3", "not with", "works", "hangs", ";", ",", ".", "\n", "without", "\\", "2." * 50]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from(
+            ["NCCL_P2P_DISABLE=1", "NCCL 2.28.9", "2.3", "not with", "works", "hangs", ";", ",", ".", "\n", "without", "\\", "2." * 50]
+        ),
+        max_size=12,
+    )
+)
 def test_any_words_are_read(words):
     context = " ".join(words)
-    assert all(p.evidence[0].text.strip() and p.cause not in judge_experiments.ruled_out(context) for p in judge_experiments.experiments(context) if p.cause != "nccl-bug")
+    assert all(
+        p.evidence[0].text.strip() and p.cause not in judge_experiments.ruled_out(context)
+        for p in judge_experiments.experiments(context)
+        if p.cause != "nccl-bug"
+    )
 
 
 WELL = ':::MLLOG {"key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'
 NOISE = "n1:10:21 [2] proxy.cc:1497 NCCL WARN [Service thread] Could not receive type from localRank 2, res=3, closed=0\n"
 
 
-@pytest.mark.parametrize("log", [NOISE + WELL, WELL + NOISE, WELL + "[rank1]: ValueError: bad\n", "[rank1]: ValueError: bad\n" + WELL,
-                                 NOISE + "RESULT,OBJECT_DETECTION,,5805,nvidia,2026-05-01 10:00:00\n",
-                                 NOISE + "3: RESULT,LANGUAGE_MODEL,,5805,nvidia,2026-05-01 10:00:00\n",
-                                 NOISE + "0: " + WELL + "1: step 7 loss 2.5\n" + "1: ValueError: bad\n",
-                                 WELL + ':::MLLOG {"key": "tracked_stats", "value": {"throughput": 9.5}, "metadata": {"step": 5}}\nsrun: error: n5: task 0: Exited with exit code 143\n',
-                                 WELL + "slurmstepd: error: *** STEP 7.0 ON n5 CANCELLED AT 2026-05-27T21:52:36 DUE TO TIME LIMIT ***\n"])
+@pytest.mark.parametrize(
+    "log",
+    [
+        NOISE + WELL,
+        WELL + NOISE,
+        WELL + "[rank1]: ValueError: bad\n",
+        "[rank1]: ValueError: bad\n" + WELL,
+        NOISE + "RESULT,OBJECT_DETECTION,,5805,nvidia,2026-05-01 10:00:00\n",
+        NOISE + "3: RESULT,LANGUAGE_MODEL,,5805,nvidia,2026-05-01 10:00:00\n",
+        NOISE + "0: " + WELL + "1: step 7 loss 2.5\n" + "1: ValueError: bad\n",
+        WELL
+        + ':::MLLOG {"key": "tracked_stats", "value": {"throughput": 9.5}, "metadata": {"step": 5}}\nsrun: error: n5: task 0: Exited with'
+        " exit code 143\n",
+        WELL + "slurmstepd: error: *** STEP 7.0 ON n5 CANCELLED AT 2026-05-27T21:52:36 DUE TO TIME LIMIT ***\n",
+    ],
+)
 def test_a_job_that_said_that_it_ended_well_has_no_fault(tmp_path, log):
     (tmp_path / "job.log").write_text(log)
     assert {h.cause for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))} <= {"benign"}
@@ -163,13 +238,18 @@ def test_after_the_end_another_run_in_the_same_file_is_judged(tmp_path):
 
 
 def test_wrong_values_lead_before_the_exit_code_that_they_cause(tmp_path):
-    (tmp_path / "job.log").write_text("# Out of bounds values : 3 FAILED\n# Avg bus bandwidth    : 20.1\nsrun: error: n5: tasks 0-3: Exited with exit code 1\n")
+    (tmp_path / "job.log").write_text(
+        "# Out of bounds values : 3 FAILED\n# Avg bus bandwidth    : 20.1\nsrun: error: n5: tasks 0-3: Exited with exit code 1\n"
+    )
     found = [h.cause for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))]
     assert found[:3] == ["p2p-broken-acs-iommu", "gpu-or-link-fault", "nccl-bug"] and "peer-crashed" in found
 
 
 def test_a_step_that_slurm_cancels_after_a_task_failed_stands_behind_the_failure(tmp_path):
-    failed, cancelled = "srun: error: n5: tasks 0-3: Exited with exit code 1\n", "slurmstepd: error: *** STEP 7.0 ON n5 CANCELLED AT 2026-05-27T21:52:36 ***\n"
+    failed, cancelled = (
+        "srun: error: n5: tasks 0-3: Exited with exit code 1\n",
+        "slurmstepd: error: *** STEP 7.0 ON n5 CANCELLED AT 2026-05-27T21:52:36 ***\n",
+    )
     for log, first in ((failed + cancelled, "peer-crashed"), (cancelled + failed, "scheduler-cancelled")):
         (tmp_path / "job.log").write_text("step 4 loss 2.0\n" + log)
         assert triage.judge(reader.collect([str(tmp_path / "job.log")]))[0].cause == first
@@ -177,7 +257,11 @@ def test_a_step_that_slurm_cancels_after_a_task_failed_stands_behind_the_failure
 
 def test_what_cancels_a_job_that_had_failed_is_no_cause(tmp_path):
     cancelled = "slurmstepd: error: *** JOB 7 ON n5 CANCELLED AT 2026-05-27T21:52:36 ***\n"
-    for before, status in (("step 4 loss 2.0\n", "established"), ("[rank1]: ValueError: bad\n", "possible"), ("srun: error: n1: task 0: Exited with exit code 1\n", "possible")):
+    for before, status in (
+        ("step 4 loss 2.0\n", "established"),
+        ("[rank1]: ValueError: bad\n", "possible"),
+        ("srun: error: n1: task 0: Exited with exit code 1\n", "possible"),
+    ):
         (tmp_path / "job.log").write_text(before + cancelled)
         found = {h.cause: h.status for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))}
         assert found["scheduler-cancelled"] == status, before
@@ -188,8 +272,10 @@ def causes_of(tmp_path, log: str, context: str = "") -> dict[str, str]:
     return {h.cause: h.status for h in triage.judge(reader.collect([str(tmp_path / "job.log")], context))}
 
 
-TIMEOUT = ("[rank{r}]:[E101 10:30:00.000000000 ProcessGroupNCCL.cpp:683] [Rank {i}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={n}, "
-           "OpType={op}, NumelIn=1024, NumelOut=4096, Timeout(ms)=600000) ran for 600030 milliseconds before timing out.\n")
+TIMEOUT = (
+    "[rank{r}]:[E101 10:30:00.000000000 ProcessGroupNCCL.cpp:683] [Rank {i}] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum={n}, OpType={op}, NumelIn=1024, NumelOut=4096, Timeout(ms)=600000) ran for 600030 milliseconds before timing out.\n"
+)
 
 
 @pytest.mark.parametrize("last, busy", [
@@ -215,31 +301,52 @@ def test_ranks_that_wait_in_different_groups_may_use_them_in_different_orders(tm
     assert "communicator-order" not in causes_of(tmp_path, one + same)
 
 
-@pytest.mark.parametrize("log, platform", [
-    ("h1:11:11 [0] NCCL INFO RCCL version : 2.27.7-HEAD:0000000\n", "ROCm"), ("RuntimeError: HIP error: invalid device ordinal\nenv: HIP_VISIBLE_DEVICES=1\n", "ROCm"),
-    ("HCCL function error: HcclAllReduce(), error code is 6\n", "HCCL"), ("[E ProcessGroupXCCL.cpp:10] timeout on xpu:0\n", "oneCCL"),
-    ("HIP runtime version: N/A\nROCM used to build PyTorch: N/A\nRAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES=1\n", "")])
+@pytest.mark.parametrize(
+    "log, platform",
+    [
+        ("h1:11:11 [0] NCCL INFO RCCL version : 2.27.7-HEAD:0000000\n", "ROCm"),
+        ("RuntimeError: HIP error: invalid device ordinal\nenv: HIP_VISIBLE_DEVICES=1\n", "ROCm"),
+        ("HCCL function error: HcclAllReduce(), error code is 6\n", "HCCL"),
+        ("[E ProcessGroupXCCL.cpp:10] timeout on xpu:0\n", "oneCCL"),
+        ("HIP runtime version: N/A\nROCM used to build PyTorch: N/A\nRAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES=1\n", ""),
+    ],
+)
 def test_other_vendors_are_recognised_and_get_no_advice_for_nvidia(tmp_path, log, platform):
     (tmp_path / "job.log").write_text(log + "RuntimeError: NCCL error: unhandled cuda error\nCUDA out of memory\n")
     logs = reader.collect([str(tmp_path / "job.log")], "it crashes at start")
     found = triage.judge(logs)
     assert bool(triage_hypothesis.platform(logs)) is bool(platform) and platform in triage_hypothesis.platform(logs)
-    advice = [*(line for h in found for r in h.remedy for line in (r.text, *r.lines)), *(h.decides.line for h in found), *(c.decides[2] for c in triage_weights.fits(logs, found))]
+    advice = [
+        *(line for h in found for r in h.remedy for line in (r.text, *r.lines)),
+        *(h.decides.line for h in found),
+        *(c.decides[2] for c in triage_weights.fits(logs, found)),
+    ]
     assert any("nvidia-smi" in line or "nccl-runbook run" in line for line in advice) is not bool(platform)
 
 
-@pytest.mark.parametrize("line", [
-    "+ GRAPH_SHARDING_PARTITION=node", "0: + NUM_SAMPLING_THREADS=1", "Namespace(nodes=2, timeout=1800, gloo=False, hang_check=True, firewall='none')",
-    "(W pid=11) {'NCCL_DEBUG': 'INFO', 'CUDA_VISIBLE_DEVICES': '0', 'NCCL_TIMEOUT': '1800', 'PARTITION': 'gpu'}",
-    "    Partition Assigned                         : N/A", "    Idle                                           : Active",
-    ':::SYSJSON {"number_of_nodes":"1","host_networking":"8x InfiniBand 400Gb"}', "- **GPU 0:** NVIDIA GeForce RTX 5090", "LD_LIBRARY_PATH=/opt/slurm/lib:/usr/local/nccl/lib"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "+ GRAPH_SHARDING_PARTITION=node",
+        "0: + NUM_SAMPLING_THREADS=1",
+        "Namespace(nodes=2, timeout=1800, gloo=False, hang_check=True, firewall='none')",
+        "(W pid=11) {'NCCL_DEBUG': 'INFO', 'CUDA_VISIBLE_DEVICES': '0', 'NCCL_TIMEOUT': '1800', 'PARTITION': 'gpu'}",
+        "    Partition Assigned                         : N/A",
+        "    Idle                                           : Active",
+        ':::SYSJSON {"number_of_nodes":"1","host_networking":"8x InfiniBand 400Gb"}',
+        "- **GPU 0:** NVIDIA GeForce RTX 5090",
+        "LD_LIBRARY_PATH=/opt/slurm/lib:/usr/local/nccl/lib",
+    ],
+)
 def test_normal_values_are_no_evidence(tmp_path, line):
     for context in ("", "it crashes in ncclCommInitRank"):
         assert causes_of(tmp_path, line + "\nNCCL INFO NCCL version 2.28.9+cuda13.0\n", context) == {}
 
 
 def test_our_own_answer_is_no_evidence(tmp_path):
-    (tmp_path / "job.log").write_text("n1:1:2 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
+    (tmp_path / "job.log").write_text(
+        "n1:1:2 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n"
+    )
     ours = read_cli("triage", tmp_path / "job.log").stdout
     (tmp_path / "job.log").write_text(ours)
     assert "Duplicate GPU" in ours and "nccl-duplicate-gpu-detected" not in reader.collect([str(tmp_path / "job.log")]).seen
@@ -257,7 +364,9 @@ def test_a_limit_is_raised_by_its_own_command(tmp_path, log, line):
 
 
 def test_the_agent_of_rays_dashboard_takes_another_port(tmp_path):
-    assert "rendezvous-port-in-use" not in causes_of(tmp_path, "(raylet) OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 52365): address already in use\n")
+    assert "rendezvous-port-in-use" not in causes_of(
+        tmp_path, "(raylet) OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 52365): address already in use\n"
+    )
     assert causes_of(tmp_path, "RuntimeError: [Errno 98] Address already in use\n")["rendezvous-port-in-use"] == "established"
 
 
@@ -294,7 +403,9 @@ def test_a_report_in_plain_sentences_tells_its_experiments(tmp_path, text):
 
 
 def test_what_works_fine_only_with_another_version_is_not_called_harmless(tmp_path):
-    found = of_report(tmp_path, "It works fine with vLLM 0.19, and I get an error with vLLM 0.22.", "RuntimeError: NCCL error: invalid usage")
+    found = of_report(
+        tmp_path, "It works fine with vLLM 0.19, and I get an error with vLLM 0.22.", "RuntimeError: NCCL error: invalid usage"
+    )
     assert next(iter(found)) == "framework-version-incompatible" and "benign" not in found
 
 
@@ -304,8 +415,14 @@ def test_a_row_that_fails_all_the_same_rules_its_path_out(tmp_path):
     assert "nvls-fabric-fault" not in of_report(tmp_path, "| NCCL_NVLS_ENABLE=0 | still fails |", log)
 
 
-@pytest.mark.parametrize("log", ["## Step 1\nNCCL 2.26.2 hangs\n## Step 2\nNCCL 2.28.9 works\n", "sample:\n```\nNCCL 2.26.2 hangs, 2.28.9 works\n```\n",
-                                 "# nThread 1 nGpus 2 minBytes 8\n# Using devices\n"])
+@pytest.mark.parametrize(
+    "log",
+    [
+        "## Step 1\nNCCL 2.26.2 hangs\n## Step 2\nNCCL 2.28.9 works\n",
+        "sample:\n```\nNCCL 2.26.2 hangs, 2.28.9 works\n```\n",
+        "# nThread 1 nGpus 2 minBytes 8\n# Using devices\n",
+    ],
+)
 def test_a_log_is_not_taken_for_somebodys_words(tmp_path, log):
     (tmp_path / "job.log").write_text("[rank0] starting\n" * (not log.startswith("# ")) + log)
     assert reader.collect([str(tmp_path / "job.log")]).context == ""
@@ -316,9 +433,15 @@ def test_of_a_report_only_what_stands_outside_its_fences_is_words(rows):
     assert set(reader_excerpt.written(rows)) <= {row.decode("utf-8", "replace") for row in rows} - {"```", "~~~", "NCCL INFO x"}
 
 
-@pytest.mark.parametrize("message, denied", [
-    ("GPU has fallen off the bus", "* No `GPU has fallen off the bus` in dmesg"), ("CUDA out of memory", "we saw no CUDA out of memory"),
-    ("CUDA out of memory", "it dies without any CUDA out of memory"), ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1", "did not see `NVRM: Xid (PCI:0000:3b:00): 79, pid=1`")])
+@pytest.mark.parametrize(
+    "message, denied",
+    [
+        ("GPU has fallen off the bus", "* No `GPU has fallen off the bus` in dmesg"),
+        ("CUDA out of memory", "we saw no CUDA out of memory"),
+        ("CUDA out of memory", "it dies without any CUDA out of memory"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1", "did not see `NVRM: Xid (PCI:0000:3b:00): 79, pid=1`"),
+    ],
+)
 def test_a_message_that_was_not_seen_is_no_evidence(tmp_path, message, denied):
     assert causes_of(tmp_path, message + "\n") and message in denied
     assert causes_of(tmp_path, denied + "\n") == {} == causes_of(tmp_path, "step 1\n", denied)
@@ -335,13 +458,24 @@ def test_a_setting_alone_is_no_evidence(tmp_path, log):
     assert "cumem-mismatch" not in causes_of(tmp_path, log)
 
 
-FULL_NVLS = "n1:11:21 [0] transport/nvls.cc:254 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\n"
+FULL_NVLS = (
+    "n1:11:21 [0] transport/nvls.cc:254 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\n"
+)
 
 
-@pytest.mark.parametrize("before, advised", [
-    ("", True), ("export NCCL_NVLS_ENABLE=0\n", False), ("n1:11:21 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n", False),
-    ("env: {'NCCL_NVLS_ENABLE': '0'}\n", False), ("Disable NVLS (NCCL_NVLS_ENABLE=0) if you wish to avoid this error in the future.\n", True),
-    ("NCCL INFO HINT: To confirm, set NCCL_NVLS_ENABLE=0 to disable NVLS.\n", True), ("export NCCL_NVLS_ENABLE=1\n", True), ("export NCCL_NVLS_ENABLE=01\n", True)])
+@pytest.mark.parametrize(
+    "before, advised",
+    [
+        ("", True),
+        ("export NCCL_NVLS_ENABLE=0\n", False),
+        ("n1:11:21 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n", False),
+        ("env: {'NCCL_NVLS_ENABLE': '0'}\n", False),
+        ("Disable NVLS (NCCL_NVLS_ENABLE=0) if you wish to avoid this error in the future.\n", True),
+        ("NCCL INFO HINT: To confirm, set NCCL_NVLS_ENABLE=0 to disable NVLS.\n", True),
+        ("export NCCL_NVLS_ENABLE=1\n", True),
+        ("export NCCL_NVLS_ENABLE=01\n", True),
+    ],
+)
 def test_a_setting_that_is_on_is_not_advised(tmp_path, before, advised):
     (tmp_path / "job.log").write_text(before + FULL_NVLS)
     told = [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.cause == "nvls-fabric-fault"]

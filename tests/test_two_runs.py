@@ -29,18 +29,32 @@ H200 = Judged(python="python3", torch="2.11.0+cu130", cuda="13.0", nccl="2.28.9"
 
 def seen(variables=(), nofile="65536", **role) -> dict:
     """The environment of one rank, as 02 records it."""
-    return {"environment": {"roles": [{"name": "a rank", "variables": {"OMP_NUM_THREADS": "1", **dict(variables)}, "nofile": nofile, **role}],
-                            "host": {"hcas": [], "iommu": "off", "acs": {"reason": "absent", "detail": "no bridge was read"}}}}
+    return {
+        "environment": {
+            "roles": [{"name": "a rank", "variables": {"OMP_NUM_THREADS": "1", **dict(variables)}, "nofile": nofile, **role}],
+            "host": {"hcas": [], "iommu": "off", "acs": {"reason": "absent", "detail": "no bridge was read"}},
+        }
+    }
 
 
 def machine(links="NV18", driver="580.65.06") -> dict:
-    gpus = [{"nvml_index": i, "name": "NVIDIA H200", "uuid": f"GPU-{i}", "nvlinks": {"active": [True] * 18, "to_switch": True}} for i in (0, 1)]
+    gpus = [
+        {"nvml_index": i, "name": "NVIDIA H200", "uuid": f"GPU-{i}", "nvlinks": {"active": [True] * 18, "to_switch": True}} for i in (0, 1)
+    ]
     return {"gpus": {"nvml": {"driver": driver, "gpus": gpus, "pairs": [{"a": 0, "b": 1, "level": links, "p2p_read": "ok"}]}}}
 
 
 def record(step: str, facts: dict, finding: Finding | None = None, judged: Judged = H200) -> Record:
     told = finding or Finding("fine", Severity.OK, "fine")
-    return Record(step=step, status=told.severity.value, reason=told.title, started="2026-11-29T06:00:00Z", facts=facts, findings=[told], judged=judged)
+    return Record(
+        step=step,
+        status=told.severity.value,
+        reason=told.title,
+        started="2026-11-29T06:00:00Z",
+        facts=facts,
+        findings=[told],
+        judged=judged,
+    )
 
 
 def folder(where: Path, *records: Record) -> Path:
@@ -63,17 +77,37 @@ def differences(good: Record, bad: Record, lead: Finding | None = None) -> dict[
     return {d.name: (d.could_explain, d.is_tested) for d in compared.differences}
 
 
-@pytest.mark.parametrize(("step", "good", "bad", "kind", "name", "was", "now"), [
-    ("02-environment", seen(torch="2.11.0+cu130"), seen(torch="2.13.0+cu130"), "version", "torch", "2.11.0+cu130", "2.13.0+cu130"),
-    ("02-environment", seen(reported="2.26.2"), seen(reported="2.27.5"), "version", "NCCL", "2.26.2", "2.27.5"),
-    ("02-environment", seen(torch_cuda="12.6"), seen(torch_cuda="12.9"), "version", "CUDA", "12.6", "12.9"),
-    ("02-environment", seen(), seen({"NCCL_IB_HCA": "mlx5_9"}), "environment", "NCCL_IB_HCA", "not set", "mlx5_9"),
-    ("02-environment", seen({"NCCL_IB_HCA": "mlx5_9"}), seen(), "environment", "NCCL_IB_HCA", "mlx5_9", "not set"),
-    ("02-environment", seen(), seen(nofile="1024"), "limits", "open files", "65536", "1024"),
-    ("02-environment", seen(mapped=["/a/libnccl.so.2"]), seen(mapped=["/b/libnccl.so.2"]), "plugin", "loaded library", "/a/libnccl.so.2", "/b/libnccl.so.2"),
-    ("01-gpu-visibility", machine(), machine(driver="550.54"), "version", "Driver Version", "580.65.06", "550.54"),
-    ("01-gpu-visibility", machine(), machine(links="SYS"), "links", "link of GPUs 0 1", "NV18", "SYS"),
-    ("04-transports", {"a": to_json(world(name="control", transports=P2P))}, {"a": to_json(world(name="control", transports=SHM))}, "transport", "control", "P2P/CUMEM", "SHM/direct/direct")])
+@pytest.mark.parametrize(
+    ("step", "good", "bad", "kind", "name", "was", "now"),
+    [
+        ("02-environment", seen(torch="2.11.0+cu130"), seen(torch="2.13.0+cu130"), "version", "torch", "2.11.0+cu130", "2.13.0+cu130"),
+        ("02-environment", seen(reported="2.26.2"), seen(reported="2.27.5"), "version", "NCCL", "2.26.2", "2.27.5"),
+        ("02-environment", seen(torch_cuda="12.6"), seen(torch_cuda="12.9"), "version", "CUDA", "12.6", "12.9"),
+        ("02-environment", seen(), seen({"NCCL_IB_HCA": "mlx5_9"}), "environment", "NCCL_IB_HCA", "not set", "mlx5_9"),
+        ("02-environment", seen({"NCCL_IB_HCA": "mlx5_9"}), seen(), "environment", "NCCL_IB_HCA", "mlx5_9", "not set"),
+        ("02-environment", seen(), seen(nofile="1024"), "limits", "open files", "65536", "1024"),
+        (
+            "02-environment",
+            seen(mapped=["/a/libnccl.so.2"]),
+            seen(mapped=["/b/libnccl.so.2"]),
+            "plugin",
+            "loaded library",
+            "/a/libnccl.so.2",
+            "/b/libnccl.so.2",
+        ),
+        ("01-gpu-visibility", machine(), machine(driver="550.54"), "version", "Driver Version", "580.65.06", "550.54"),
+        ("01-gpu-visibility", machine(), machine(links="SYS"), "links", "link of GPUs 0 1", "NV18", "SYS"),
+        (
+            "04-transports",
+            {"a": to_json(world(name="control", transports=P2P))},
+            {"a": to_json(world(name="control", transports=SHM))},
+            "transport",
+            "control",
+            "P2P/CUMEM",
+            "SHM/direct/direct",
+        ),
+    ],
+)
 def test_each_kind_of_fact_of_a_record_is_compared(step, good, bad, kind, name, was, now):
     good, bad = (record(step, facts, judged=Judged(gpus=H200.gpus)) for facts in (good, bad))
     found = against.compare(profile(good), profile(bad)).differences
@@ -83,7 +117,9 @@ def test_each_kind_of_fact_of_a_record_is_compared(step, good, bad, kind, name, 
 
 def test_of_what_differs_alike_on_many_gpus_one_stands_for_all():
     def eight(level):
-        return record("01-gpu-visibility", {"gpus": {"nvml": {"pairs": [{"a": a, "b": b, "level": level} for a in range(8) for b in range(a)]}}})
+        return record(
+            "01-gpu-visibility", {"gpus": {"nvml": {"pairs": [{"a": a, "b": b, "level": level} for a in range(8) for b in range(a)]}}}
+        )
 
     found = against.compare(profile(eight("NV18")), profile(eight("SYS"))).differences
     assert [(d.kind, d.name, d.good, d.bad) for d in found] == [("links", "link of GPUs 1 0", "NV18", "SYS")] and "28" in found[0].why
@@ -91,10 +127,17 @@ def test_of_what_differs_alike_on_many_gpus_one_stands_for_all():
 
 def test_what_the_cause_depends_on_could_explain_it_and_another_thing_cannot():
     good = record("02-environment", seen(reported="2.26.2"))
-    bad = record("02-environment", seen({"NCCL_SOCKET_IFNAME": "eth9", "NCCL_DEBUG": "INFO", "NCCL_NOT_KNOWN": "1"}, reported="2.27.5"), judged=dataclasses.replace(H200, nccl="2.27.5"))
+    bad = record(
+        "02-environment",
+        seen({"NCCL_SOCKET_IFNAME": "eth9", "NCCL_DEBUG": "INFO", "NCCL_NOT_KNOWN": "1"}, reported="2.27.5"),
+        judged=dataclasses.replace(H200, nccl="2.27.5"),
+    )
     sure = {"NCCL_SOCKET_IFNAME": (True, True), "NCCL": (False, True), "NCCL_DEBUG": (False, True), "NCCL_NOT_KNOWN": (False, True)}
     assert differences(good, bad, fault("socket-interface-wrong")) == sure
-    assert differences(good, bad, fault("socket-interface-wrong", "likely")) == {**sure, "NCCL": (False, False)}, "another cause is still open"
+    assert differences(good, bad, fault("socket-interface-wrong", "likely")) == {
+        **sure,
+        "NCCL": (False, False),
+    }, "another cause is still open"
     assert differences(good, bad, fault("nccl-bug")) == {**sure, "NCCL": (True, True)}, "its fix names the variable, the cause the version"
     assert differences(good, bad, fault("collective-mismatch")) == {**sure, "NCCL": (False, False)}, "what it depends on is open"
     assert differences(good, bad, dataclasses.replace(fault("x"), cause=None, status=None)) == {**sure, "NCCL": (False, False)}
@@ -119,45 +162,116 @@ def test_two_sources_of_one_thing_are_no_difference():
         assert {d.name for d in against.compare(*pair).differences} == {"NCCL", "NCCL_PROTO"}
 
 
-@pytest.mark.parametrize(("slow", "says", "judged"), [(1.0, "as before", H200), (1.1, "as before", H200), (13.0, "13.0 times slower", H200), (0.5, "2.0 times faster", H200), (13.0, None, Judged())])
+@pytest.mark.parametrize(
+    ("slow", "says", "judged"),
+    [
+        (1.0, "as before", H200),
+        (1.1, "as before", H200),
+        (13.0, "13.0 times slower", H200),
+        (0.5, "2.0 times faster", H200),
+        (13.0, None, Judged()),
+    ],
+)
 def test_bandwidths_are_compared_between_the_controls_of_two_gpu_runs(slow, says, judged):
     """One world is no spread, and a rehearsal on the CPU is noise: neither is called slower."""
     def run(by):
-        return profile(record("04-transports", {"a": [to_json(world(name=name, slow=by * drift)) for name, drift in (("control", 1.0), ("P2P off", 1.0), ("control again", 1.01))]}, judged=judged))
+        return profile(
+            record(
+                "04-transports",
+                {
+                    "a": [
+                        to_json(world(name=name, slow=by * drift))
+                        for name, drift in (("control", 1.0), ("P2P off", 1.0), ("control again", 1.01))
+                    ]
+                },
+                judged=judged,
+            )
+        )
 
     told = against.compare(run(1.0), run(slow))
     assert {t.kind: t.says for t in told.times} == ({"all_reduce, control, GB/s": says, "send_recv, control, GB/s": says} if says else {})
     assert {t.unit for t in told.times} <= {"GB/s"} and told.slower is (says == "13.0 times slower")
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=4), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-    st.sampled_from(["environment", "roles", "variables", "gpus", "nvml", "pairs", "level", "a", "runs", "arms", "syncs", "seconds", "request", "ranks", "transports", "key"]) | st.text(max_size=3), inner, max_size=4), max_leaves=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(
+            [
+                "environment",
+                "roles",
+                "variables",
+                "gpus",
+                "nvml",
+                "pairs",
+                "level",
+                "a",
+                "runs",
+                "arms",
+                "syncs",
+                "seconds",
+                "request",
+                "ranks",
+                "transports",
+                "key",
+            ]
+        )
+        | st.text(max_size=3),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=20,
+)
 
 
-@given(facts=st.dictionaries(st.sampled_from(["environment", "gpus", "runs", "arms"]), JSON), events=st.lists(st.dictionaries(st.sampled_from(["event", "op", "size_bytes", "median_s", "bus_factor"]), st.sampled_from(["op", 0, 1.5, None, [], "x"])), max_size=3))
+@given(
+    facts=st.dictionaries(st.sampled_from(["environment", "gpus", "runs", "arms"]), JSON),
+    events=st.lists(
+        st.dictionaries(
+            st.sampled_from(["event", "op", "size_bytes", "median_s", "bus_factor"]), st.sampled_from(["op", 0, 1.5, None, [], "x"])
+        ),
+        max_size=3,
+    ),
+)
 @settings(max_examples=100, deadline=None)
 def test_any_facts_give_a_profile_that_equals_itself(facts, events):
     odd = to_json(world(1))
     odd["ranks"][0]["events"] = events
     told = profile(record("04-transports", {**facts, "world": odd}))
     assert against.compare(told, told).differences == () and not against.compare(told, told).slower
-    assert told.steps == ["04-transports"] and all(isinstance(v, str) and v for by in told.settings.values() for values in by.values() for v in values)
+    assert told.steps == ["04-transports"] and all(
+        isinstance(v, str) and v for by in told.settings.values() for values in by.values() for v in values
+    )
 
 
 def test_diagnose_lays_a_run_beside_a_good_one(tmp_path):
     good = folder(tmp_path / "good", record("02-environment", seen(reported="2.28.9")))
-    bad = folder(tmp_path / "bad", record("02-environment", seen({"NCCL_SOCKET_IFNAME": "eth9"}, nofile="1024", reported="2.28.9"), fault("socket-interface-wrong")))
+    bad = folder(
+        tmp_path / "bad",
+        record("02-environment", seen({"NCCL_SOCKET_IFNAME": "eth9"}, nofile="1024", reported="2.28.9"), fault("socket-interface-wrong")),
+    )
     ended = read_cli("diagnose", bad, "--against", good, "--json", "--html", tmp_path / "page.html")
     told = json.loads(ended.stdout)
     jsonschema.validate(told, SCHEMA)
     assert (ended.returncode, told["verdict"], told["lead"]["cause"]) == (3, "broken", "socket-interface-wrong")
-    assert {d["name"]: (d["could_explain"], d["is_tested"]) for d in told["against"]["differences"]} == {"NCCL_SOCKET_IFNAME": (True, True), "open files": (False, True)}
-    assert told["sentence"].startswith("Broken: it is broken") and "NCCL_SOCKET_IFNAME" in told["sentence"] and "open files" not in told["sentence"]
+    assert {d["name"]: (d["could_explain"], d["is_tested"]) for d in told["against"]["differences"]} == {
+        "NCCL_SOCKET_IFNAME": (True, True),
+        "open files": (False, True),
+    }
+    assert (
+        told["sentence"].startswith("Broken: it is broken")
+        and "NCCL_SOCKET_IFNAME" in told["sentence"]
+        and "open files" not in told["sentence"]
+    )
     assert "The good run and the bad run" in (tmp_path / "page.html").read_text() and told["against"]["good_is"] == ""
     alone = json.loads(read_cli("diagnose", bad, "--json").stdout)
     assert alone["against"] is None and told["sentence"].startswith(alone["sentence"].rstrip("."))
     back = json.loads(read_cli("diagnose", good, "--against", bad, "--json").stdout)
-    assert (back["verdict"], bool(back["against"]["good_is"])) == ("healthy", True), "the good run was broken: that is said, and changes no verdict"
+    assert (back["verdict"], bool(back["against"]["good_is"])) == (
+        "healthy",
+        True,
+    ), "the good run was broken: that is said, and changes no verdict"
 
 
 def test_the_same_run_twice_says_in_how_much_nothing_differs(tmp_path):
@@ -165,7 +279,10 @@ def test_the_same_run_twice_says_in_how_much_nothing_differs(tmp_path):
     told = json.loads(read_cli("diagnose", run, "--against", run, "--json").stdout)["against"]
     assert told["differences"] == [] and told["settings"] > 3 and "ithout a difference that matters" in told["sentence"]
     nothing = against.compare(RunProfile([], steps=["x"]), RunProfile([], steps=["x"]))
-    assert (nothing.settings, nothing.sentence) == (0, "The two runs have no version and no setting in common to compare."), "silence is no sameness"
+    assert (nothing.settings, nothing.sentence) == (
+        0,
+        "The two runs have no version and no setting in common to compare.",
+    ), "silence is no sameness"
 
 
 def test_a_log_is_compared_with_a_run(tmp_path):
@@ -174,16 +291,26 @@ def test_a_log_is_compared_with_a_run(tmp_path):
                                       "n1:7:9 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n")
     for command in ("diagnose", "triage"):
         told = json.loads(read_cli(command, tmp_path / "job.log", "--against", good, "--json").stdout)["against"]
-        assert [(d["name"], d["good"], d["bad"], d["could_explain"]) for d in told["differences"]] == [("NCCL_SOCKET_IFNAME", "not set", "eth9", True)]
+        assert [(d["name"], d["good"], d["bad"], d["could_explain"]) for d in told["differences"]] == [
+            ("NCCL_SOCKET_IFNAME", "not set", "eth9", True)
+        ]
 
 
 def test_scripts_and_logs_are_compared_as_runs_are(tmp_path):
     for name, interface in (("good", "eth0"), ("bad", "eth9")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "train.sbatch").write_text(f"#!/bin/bash\n#SBATCH --nodes=1\nexport NCCL_SOCKET_IFNAME={interface}\nsrun python3 train.py\n")
-        (tmp_path / name / "train.log").write_text("NCCL version 2.27.5+cuda12.9\nnode1:7:9 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n"[: None if name == "bad" else 29])
+        (tmp_path / name / "train.sbatch").write_text(
+            f"#!/bin/bash\n#SBATCH --nodes=1\nexport NCCL_SOCKET_IFNAME={interface}\nsrun python3 train.py\n"
+        )
+        (tmp_path / name / "train.log").write_text(
+            "NCCL version 2.27.5+cuda12.9\nnode1:7:9 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n"[
+                : None if name == "bad" else 29
+            ]
+        )
     told = json.loads(read_cli("diagnose", tmp_path / "bad", "--against", tmp_path / "good", "--json").stdout)
-    assert [(d["name"], d["good"], d["bad"], d["could_explain"]) for d in told["against"]["differences"]] == [("NCCL_SOCKET_IFNAME", "eth0", "eth9", True)]
+    assert [(d["name"], d["good"], d["bad"], d["could_explain"]) for d in told["against"]["differences"]] == [
+        ("NCCL_SOCKET_IFNAME", "eth0", "eth9", True)
+    ]
     assert told["lead"]["cause"] == "socket-interface-wrong"
 
 
@@ -210,5 +337,8 @@ def test_a_run_beside_a_good_one_ends_as_it_would_alone(tmp_path):
     document = json.loads(ended.stdout)
     assert (ended.returncode, document["verdict"]) == (0, "healthy"), ended.stderr
     assert [(s["notebook"], s["status"]) for s in document["steps"]] == [("02-environment", "ok"), ("98-against", "note")]
-    assert document["steps"][1]["findings"][0]["id"] == "run-differs-from-good-run" and json.loads((tmp_path / "out" / "verdict.json").read_text()) == document
+    assert (
+        document["steps"][1]["findings"][0]["id"] == "run-differs-from-good-run"
+        and json.loads((tmp_path / "out" / "verdict.json").read_text()) == document
+    )
     assert "NCCL_ALGO" in ended.stderr and "The good run and the bad run" in (tmp_path / "out" / "index.html").read_text()

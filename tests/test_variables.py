@@ -32,7 +32,8 @@ GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_PATH GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT GLOO_DE
 GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER GLOO_ENABLE_STORE_V2_API GLOO_LOG_LEVEL GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME TP_VERBOSE_LOGGING
 MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_RANK OMP_NUM_THREADS""".split()
 # the options of torchrun that a variable may give (torch 2.13.0, torch.distributed.run.get_args_parser)
-PET = """DUPLICATE_STDERR_FILTERS DUPLICATE_STDOUT_FILTERS EVENT_LOG_HANDLER LOCAL_ADDR LOCAL_RANKS_FILTER LOG_DIR MASTER_ADDR MASTER_PORT MAX_RESTARTS
+PET = """DUPLICATE_STDERR_FILTERS DUPLICATE_STDOUT_FILTERS EVENT_LOG_HANDLER LOCAL_ADDR LOCAL_RANKS_FILTER LOG_DIR MASTER_ADDR
+    MASTER_PORT MAX_RESTARTS
 MODULE MONITOR_INTERVAL NNODES NODE_RANK NO_PYTHON NPROC_PER_NODE RDZV_BACKEND RDZV_CONF RDZV_ENDPOINT RDZV_ID REDIRECTS ROLE RUN_PATH
 SHUTDOWN_TIMEOUT SIGNALS_TO_HANDLE STANDALONE START_METHOD TEE VIRTUAL_LOCAL_RANK""".split()
 
@@ -46,8 +47,23 @@ def test_each_row_is_whole(name):
     assert row.default == "" or row.accepts(row.default), f"{name} does not take its own default"
     assert row.accepts("") and row.accepts("$SOMETHING")
     kind = row.values.partition(":")[0]
-    assert kind in {"text", "path", "devices", "bool", "int", "flag", "count", "words", "list", "re", "interfaces", "interfaces_exact", "hcas",
-                    "algorithms", "protocols"}
+    assert kind in {
+        "text",
+        "path",
+        "devices",
+        "bool",
+        "int",
+        "flag",
+        "count",
+        "words",
+        "list",
+        "re",
+        "interfaces",
+        "interfaces_exact",
+        "hcas",
+        "algorithms",
+        "protocols",
+    }
     if kind == "re":
         re.compile(row.values[3:])
 
@@ -71,17 +87,34 @@ def test_all_that_pytorch_2_11_reads_is_known():
     assert all(table_variables.variables()[n].since in ("", "2.2", "2.9") for n in TORCH_2_11)
 
 
-@pytest.mark.parametrize(("name", "good", "bad"), [
-    ("NCCL_DEBUG", "WARN warn Info VERSION TRACE", "ERROR DEBUG 1"), ("NCCL_IB_TIMEOUT", "0 22 31 0x16", "32 -1 20s"),
-    ("NCCL_P2P_DISABLE", "0 1", "true yes on"), ("TORCH_NCCL_BLOCKING_WAIT", "1 true Y f", "on 2"),
-    ("NCCL_SOCKET_IFNAME", "eth0 =eth0,eth1 ^docker ^=docker0 lo", "eth0;eth1"), ("NCCL_P2P_LEVEL", "NVL PHB 3", "nvl NVLINK"),
-    ("NCCL_IB_HCA", "mlx5 =mlx5_0:1,mlx5_1:1 ^=mlx5_1 =mlx5_0::0:0", "a|b"), ("NCCL_DEBUG_SUBSYS", "INIT,NET ^COLL all", "INIT,FOO"),
-    ("NCCL_ALGO", "Ring ring,tree ^NVLS allreduce:tree;broadcast:ring allreduce:^tree", "rings 1"),
-    ("NCCL_PROTO", "LL128 ^LL simple,ll", "LL256"), ("FI_HMEM_DISABLE_P2P", "0 on TRUE off", "y maybe"), ("FI_CXI_RDZV_PROTO", "default alt_read alt-read", "alt_write"),
-    ("FI_MR_CACHE_MONITOR", "userfaultfd uffd disabled", "default"), ("PET_NNODES", "1 1:4", "1-4"), ("CUDA_DEVICE_MAX_CONNECTIONS", "1 8 32", "0 64"), ("TORCH_FR_BUFFER_SIZE", "0 2000 67108864", "64MB"),
-    ("CUDA_VISIBLE_DEVICES", "0 0,1 0,1,11,10 1,0,-1,1 -1,0,0 GPU-8932f937,GPU-8932f938 MIG-GPU-8/1/0,MIG-GPU-8/2/0 NoDevFiles 0,1,2,3,4,5,6,7",
-     "0,1,1 0,0 1,0,1 3,2,03 GPU-8932f937,GPU-8932f937 0,1,2,3,4,5,6,7,0 0,1,1,2"),
-    ("NCCL_NETDEVS_POLICY", "auto MAX:2 ALL", "MAX"), ("NCCL_CTA_POLICY", "2 EFFICIENCY DEFAULT|ZERO", "3")])
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("NCCL_DEBUG", "WARN warn Info VERSION TRACE", "ERROR DEBUG 1"),
+        ("NCCL_IB_TIMEOUT", "0 22 31 0x16", "32 -1 20s"),
+        ("NCCL_P2P_DISABLE", "0 1", "true yes on"),
+        ("TORCH_NCCL_BLOCKING_WAIT", "1 true Y f", "on 2"),
+        ("NCCL_SOCKET_IFNAME", "eth0 =eth0,eth1 ^docker ^=docker0 lo", "eth0;eth1"),
+        ("NCCL_P2P_LEVEL", "NVL PHB 3", "nvl NVLINK"),
+        ("NCCL_IB_HCA", "mlx5 =mlx5_0:1,mlx5_1:1 ^=mlx5_1 =mlx5_0::0:0", "a|b"),
+        ("NCCL_DEBUG_SUBSYS", "INIT,NET ^COLL all", "INIT,FOO"),
+        ("NCCL_ALGO", "Ring ring,tree ^NVLS allreduce:tree;broadcast:ring allreduce:^tree", "rings 1"),
+        ("NCCL_PROTO", "LL128 ^LL simple,ll", "LL256"),
+        ("FI_HMEM_DISABLE_P2P", "0 on TRUE off", "y maybe"),
+        ("FI_CXI_RDZV_PROTO", "default alt_read alt-read", "alt_write"),
+        ("FI_MR_CACHE_MONITOR", "userfaultfd uffd disabled", "default"),
+        ("PET_NNODES", "1 1:4", "1-4"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "1 8 32", "0 64"),
+        ("TORCH_FR_BUFFER_SIZE", "0 2000 67108864", "64MB"),
+        (
+            "CUDA_VISIBLE_DEVICES",
+            "0 0,1 0,1,11,10 1,0,-1,1 -1,0,0 GPU-8932f937,GPU-8932f938 MIG-GPU-8/1/0,MIG-GPU-8/2/0 NoDevFiles 0,1,2,3,4,5,6,7",
+            "0,1,1 0,0 1,0,1 3,2,03 GPU-8932f937,GPU-8932f937 0,1,2,3,4,5,6,7,0 0,1,1,2",
+        ),
+        ("NCCL_NETDEVS_POLICY", "auto MAX:2 ALL", "MAX"),
+        ("NCCL_CTA_POLICY", "2 EFFICIENCY DEFAULT|ZERO", "3"),
+    ],
+)
 def test_values_that_are_taken_and_values_that_are_not(name, good, bad):
     row = table_variables.variables()[name]
     assert [v for v in good.split(" ") if not row.accepts(v)] == []
@@ -94,28 +127,45 @@ def test_any_text_is_judged_without_an_error(name, value):
     assert table_variables.variables()[name].values_in_words
 
 
-@pytest.mark.parametrize(("slip", "meant"), [
-    ("NCCL_IB_HCAS", "NCCL_IB_HCA"), ("NCCL_SOCKET_IFACE", "NCCL_SOCKET_IFNAME"), ("NCCL_P2P_DISABLED", "NCCL_P2P_DISABLE"), ("NCCL_SOCKET_IFNAMES", "NCCL_SOCKET_IFNAME"),
-    ("TORCH_NCCL_DUMP_ON_TIMOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"), ("NCCL_FASTRAK_IFNAME", ""), ("NCCL_TIMEOUT", ""), ("NCLL_DEBUG", "NCCL_DEBUG")])
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("NCCL_IB_HCAS", "NCCL_IB_HCA"),
+        ("NCCL_SOCKET_IFACE", "NCCL_SOCKET_IFNAME"),
+        ("NCCL_P2P_DISABLED", "NCCL_P2P_DISABLE"),
+        ("NCCL_SOCKET_IFNAMES", "NCCL_SOCKET_IFNAME"),
+        ("TORCH_NCCL_DUMP_ON_TIMOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"),
+        ("NCCL_FASTRAK_IFNAME", ""),
+        ("NCCL_TIMEOUT", ""),
+        ("NCLL_DEBUG", "NCCL_DEBUG"),
+    ],
+)
 def test_the_nearest_name_is_a_slip_of_the_pen_not_a_guess(slip, meant):
     assert table_variables.nearest(slip) == meant
 
 
 def test_what_is_an_enumeration_in_the_sources_is_no_variable():
-    assert "NCCL_GIN_CONNECTION_RAIL" not in table_variables.variables()  # nccl_device/core.h of NCCL 2.30.7: a value, never asked of the environment
+    assert (
+        "NCCL_GIN_CONNECTION_RAIL" not in table_variables.variables()
+    )  # nccl_device/core.h of NCCL 2.30.7: a value, never asked of the environment
 
 
 def test_the_refreshing_script_reads_an_unpacked_tree(tmp_path):
     guide = tmp_path / "docs/userguide/source/env.rst"
     guide.parent.mkdir(parents=True)
-    guide.write_text("NCCL_DEBUG\n----------\ntext\n\nNCCL_NET_GDR_LEVEL (formerly NCCL_IB_GDR_LEVEL)\n-----------\n\nNCCL_BRAND_NEW\n------\n(since 2.99)\n")
+    guide.write_text(
+        "NCCL_DEBUG\n----------\ntext\n\nNCCL_NET_GDR_LEVEL (formerly NCCL_IB_GDR_LEVEL)\n-----------\n\nNCCL_BRAND_NEW\n------\n(since"
+        " 2.99)\n"
+    )
     (tmp_path / "src").mkdir()
     (tmp_path / "src/a.cc").write_text('NCCL_PARAM(X, "UNHEARD_OF", 3);\nDEFINE_NCCL_PARAM(n, bool, NCCL_SET_THREAD_NAME, 0,\n'
                                        'getenv("NCCL_CONF_FILE"); ncclGetEnv("HOME")')
     assert in_guide(tmp_path) == {"NCCL_DEBUG": "", "NCCL_NET_GDR_LEVEL": "", "NCCL_BRAND_NEW": "2.99"}
     assert in_sources(tmp_path) == {"NCCL_UNHEARD_OF", "NCCL_SET_THREAD_NAME", "NCCL_CONF_FILE"}
     found = missing(tmp_path)
-    assert set(found) == {"NCCL_BRAND_NEW", "NCCL_UNHEARD_OF"} and "2.99" in found["NCCL_BRAND_NEW"] and "sources" in found["NCCL_UNHEARD_OF"]
+    assert (
+        set(found) == {"NCCL_BRAND_NEW", "NCCL_UNHEARD_OF"} and "2.99" in found["NCCL_BRAND_NEW"] and "sources" in found["NCCL_UNHEARD_OF"]
+    )
 
 
 def parts(value):
@@ -137,9 +187,22 @@ def test_no_caller_can_change_what_others_get_of_a_table(name):
 PACKAGE = TABLE.parents[1]
 # no reader here: LD_DEBUG is the loader's, TORCH_CUDA_ARCH_LIST is read where an extension is built;
 # HCCL, oneCCL, Horovod and XLA read theirs in programs without NCCL
-OF_OTHERS = {"OPENBLAS_NUM_THREADS", "TMPDIR", "CUDA_DISABLE_CONTROL", "ROCR_VISIBLE_DEVICES", "MPI_HOME", "LD_DEBUG", "TORCH_CUDA_ARCH_LIST",
-             "ASCEND_LAUNCH_BLOCKING", "HCCL_CONNECT_TIMEOUT", "HCCL_NPU_SOCKET_PORT_RANGE", "CCL_ZE_IPC_EXCHANGE", "HOROVOD_GPU_OPERATIONS",
-             "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"}
+OF_OTHERS = {
+    "OPENBLAS_NUM_THREADS",
+    "TMPDIR",
+    "CUDA_DISABLE_CONTROL",
+    "ROCR_VISIBLE_DEVICES",
+    "MPI_HOME",
+    "LD_DEBUG",
+    "TORCH_CUDA_ARCH_LIST",
+    "ASCEND_LAUNCH_BLOCKING",
+    "HCCL_CONNECT_TIMEOUT",
+    "HCCL_NPU_SOCKET_PORT_RANGE",
+    "CCL_ZE_IPC_EXCHANGE",
+    "HOROVOD_GPU_OPERATIONS",
+    "XLA_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+}
 # early torch has the recorder off; torch 2.7.0 has nonblocking communicators on with device_id; GDRCopy's message needs 1
 NOT_THE_DEFAULT_ALWAYS = {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_USE_COMM_NONBLOCKING",
                           "NCCL_GDRCOPY_ENABLE"}

@@ -118,7 +118,10 @@ def test_the_strongest_proof_leads_whatever_the_order_of_the_steps(rows, first):
 def test_what_has_a_likely_cause_leads_among_experiments():
     hung = dataclasses.replace(told("03-fewer-gpus", "straggler", "possible"))
     hung.findings[0] = dataclasses.replace(hung.findings[0], cause=None, status=None)
-    for found in ([hung, told("04-transports", "p2p-broken-acs-iommu", "likely")], [told("04-transports", "p2p-broken-acs-iommu", "likely"), hung]):
+    for found in (
+        [hung, told("04-transports", "p2p-broken-acs-iommu", "likely")],
+        [told("04-transports", "p2p-broken-acs-iommu", "likely"), hung],
+    ):
         document = verdict_document(samples.run_info(planned=[r.step for r in found], command=""), found)
         assert leading(document.steps, document.causes).cause == "p2p-broken-acs-iommu"
 
@@ -225,10 +228,18 @@ def test_merging_takes_the_best_status_and_joins_evidence():
 
 
 def test_a_remedy_is_told_once_and_without_if_where_one_step_is_sure():
-    plain, other = Remedy("your launcher", "Give it more room:", ("docker run --shm-size=8g ...",)), Remedy("the administrator", "If this is the cause: Look at it.")
+    plain, other = Remedy("your launcher", "Give it more room:", ("docker run --shm-size=8g ...",)), Remedy(
+        "the administrator", "If this is the cause: Look at it."
+    )
     first = Remedy("you", "End the other process.")
-    told = [dataclasses.replace(samples.shared_gpu(), remedy=(first,)), dataclasses.replace(samples.shared_gpu(Severity.WARN, "likely"), remedy=(plain,)),
-            dataclasses.replace(samples.shared_gpu(Severity.WARN, "possible"), remedy=(dataclasses.replace(plain, text="If this is the cause: Give it more room:"), other))]
+    told = [
+        dataclasses.replace(samples.shared_gpu(), remedy=(first,)),
+        dataclasses.replace(samples.shared_gpu(Severity.WARN, "likely"), remedy=(plain,)),
+        dataclasses.replace(
+            samples.shared_gpu(Severity.WARN, "possible"),
+            remedy=(dataclasses.replace(plain, text="If this is the cause: Give it more room:"), other),
+        ),
+    ]
     (merged,) = merge_causes([samples.record(f"0{n}-step", [one]) for n, one in enumerate(told, 1)])
     assert merged.status == "established" and merged.remedy == [first, plain, other]  # what the surest step does not say, another one does
 
@@ -268,7 +279,10 @@ def test_a_cure_that_was_tried_leads_with_what_the_setting_names():
     shown = [proven("02-environment", "NCCL_X: rail7 names no interface", setting="NCCL_X=rail7"), proven("03-fewer-gpus", "1 rank failed"),
              proven("04-transports", "NCCL_X=rail7: 1 rank fails with it", tried="failed; passed", setting="NCCL_X=rail7")]
     document = verdict_document(samples.run_info(planned=[r.step for r in shown]), shown)
-    assert leading(document.steps, document.causes).tried and document.causes[0].title == "NCCL_X=rail7 names no interface; 1 rank fails with it"
+    assert (
+        leading(document.steps, document.causes).tried
+        and document.causes[0].title == "NCCL_X=rail7 names no interface; 1 rank fails with it"
+    )
     assert document.sentence == f"Broken: {document.causes[0].title} (established)."
     alone = verdict_document(samples.run_info(planned=[r.step for r in shown[1:]]), shown[1:])
     assert alone.causes[0].title == "NCCL_X=rail7: 1 rank fails with it", "nothing is said about the value"
@@ -276,13 +290,22 @@ def test_a_cure_that_was_tried_leads_with_what_the_setting_names():
 
 def test_beside_a_cure_that_was_tried_only_advice_about_that_value_is_a_fix():
     other, value = Remedy("you", "Ask somebody."), Remedy("your launcher", "Name another one:", ("NCCL_X=rail0",))
-    shown = [proven("02-environment", "NCCL_X: rail7 names no interface", remedy=(value,), setting="NCCL_X=rail7"), proven("03-fewer-gpus", "1 rank failed", remedy=(other,)),
-             proven("04-transports", "NCCL_X=rail7: 1 rank fails with it", tried="failed; passed", setting="NCCL_X=rail7")]
+    shown = [
+        proven("02-environment", "NCCL_X: rail7 names no interface", remedy=(value,), setting="NCCL_X=rail7"),
+        proven("03-fewer-gpus", "1 rank failed", remedy=(other,)),
+        proven("04-transports", "NCCL_X=rail7: 1 rank fails with it", tried="failed; passed", setting="NCCL_X=rail7"),
+    ]
     assert [list(c.remedy) for steps in (shown, shown[:2]) for c in merge_causes(steps)] == [[UNSET, value], [value, other]]
 
 
 def test_what_is_expected_is_no_fix_beside_something_broken():
-    expected = proven("05-weight-sync", "two ranks share a GPU", severity=Severity.NOTE, cause="trainer-and-engine-share-gpu", remedy=(Remedy("you", "Use the disk."),))
+    expected = proven(
+        "05-weight-sync",
+        "two ranks share a GPU",
+        severity=Severity.NOTE,
+        cause="trainer-and-engine-share-gpu",
+        remedy=(Remedy("you", "Use the disk."),),
+    )
     titles = {}
     for name, shown in (("alone", [expected]), ("beside", [proven("03-fewer-gpus", "1 rank failed"), expected])):
         document = verdict_document(samples.run_info(planned=[r.step for r in shown]), shown)
@@ -305,8 +328,13 @@ def test_what_is_missing_for_one_reason_shares_a_row():
                               "arms.guilty: not-run: passes", "pairs: not-run: two GPUs", "stacks: py-spy is not installed"]
     rows = [[cell.text for cell in row] for row in not_looked_at_table(verdict_document(run, found)).rows]
     step = "01-gpu-visibility"
-    assert rows == [[step, "not there", "no ECC"], [step, "no permission", "/dev/kmsg"], [step, "", "odd"], [step, "tests that were not run", "passes; two GPUs"],
-                    [step, "stacks", "py-spy is not installed"]]
+    assert rows == [
+        [step, "not there", "no ECC"],
+        [step, "no permission", "/dev/kmsg"],
+        [step, "", "odd"],
+        [step, "tests that were not run", "passes; two GPUs"],
+        [step, "stacks", "py-spy is not installed"],
+    ]
     found[1].not_looked_at = ["users: absent: no ECC", "odd"]  # of other steps by themselves, but for what has no field
     rows = [[cell.text for cell in row] for row in not_looked_at_table(verdict_document(run, found)).rows]
     assert [f"{step}; {found[1].step}", "", "odd"] in rows and [found[1].step, "not there", "no ECC"] in rows
@@ -349,7 +377,12 @@ def test_a_file_that_is_no_record_makes_its_step_unknown(tmp_path, content, said
     (tmp_path / "05-weight-sync.json").write_text(content)
     document = write_run(tmp_path, RunInfo(id="r", started="now", command="make report", planned=[]))
     (step,) = document.steps
-    assert step.status == "unknown" and step.reason.startswith("05-weight-sync.json ") and said in step.reason and str(tmp_path) not in step.reason
+    assert (
+        step.status == "unknown"
+        and step.reason.startswith("05-weight-sync.json ")
+        and said in step.reason
+        and str(tmp_path) not in step.reason
+    )
 
 
 def test_a_folder_run_by_hand_has_no_plan_and_is_never_running(tmp_path):

@@ -14,9 +14,25 @@ HANG = ROOT / "tests" / "data" / "hang" / "skip"
 LOG = "canaryhost:1:1 [0] NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n"
 
 
-@pytest.mark.parametrize("words", [["triage", "job.log", "--json"], ["triage", "job.log"], ["diagnose", HANG, "--json"], ["hang", HANG, "--html", "page.html"],
-                                   ["env", "job.sh"], ["plan", "sglang:d1+fsdp:d1", "--gpus", "1"], ["plan", "x"], ["ab", ".", "'"], ["run", "--step", "nope"],
-                                   ["look", "--record", "none"], ["sync", "--trace", "none"], ["reduce"], ["hang", "--help"]], ids=lambda words: " ".join(map(str, words[:2])))
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["triage", "job.log", "--json"],
+        ["triage", "job.log"],
+        ["diagnose", HANG, "--json"],
+        ["hang", HANG, "--html", "page.html"],
+        ["env", "job.sh"],
+        ["plan", "sglang:d1+fsdp:d1", "--gpus", "1"],
+        ["plan", "x"],
+        ["ab", ".", "'"],
+        ["run", "--step", "nope"],
+        ["look", "--record", "none"],
+        ["sync", "--trace", "none"],
+        ["reduce"],
+        ["hang", "--help"],
+    ],
+    ids=lambda words: " ".join(map(str, words[:2])),
+)
 def test_it_answers_as_a_new_interpreter_does(words: list[str | Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.log").write_text(LOG)
     (tmp_path / "job.sh").write_text("export NCCL_DEBUG=ERROR\n")

@@ -26,7 +26,11 @@ from warm_cli import read_cli
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())
 QUICK = ("--after", "4s", "--every", "0.5", "--gap", "1.6")
 STANDS = "import time\ntime.sleep(300)"
-WRITES = "import threading, time\nthreading.Thread(target=lambda: [(print('step', flush=True), time.sleep(0.1)) for _ in range(3000)], daemon=True).start()\n" + STANDS
+WRITES = (
+    "import threading, time\nthreading.Thread(target=lambda: [(print('step', flush=True), time.sleep(0.1)) for _ in range(3000)],"
+    " daemon=True).start()\n"
+    + STANDS
+)
 
 
 @contextmanager
@@ -79,8 +83,11 @@ def runs_to_its_end(folder: Path) -> tuple[int, dict, bool]:
 
 def beside_another_job(folder: Path) -> tuple[int, dict]:
     """A rank of another Slurm job stands still longer than --after."""
-    with rank(STANDS, folder / "own.log", SLURM_JOB_ID="77001") as own, rank(STANDS, folder / "other.log", SLURM_JOB_ID="77002", MASTER_PORT="29513"), \
-            start_cli("watch", "--job", "77001", "--after", "4s", "--every", "0.5", "--html", folder / "hang.html", "--json") as watching:
+    with (
+        rank(STANDS, folder / "own.log", SLURM_JOB_ID="77001") as own,
+        rank(STANDS, folder / "other.log", SLURM_JOB_ID="77002", MASTER_PORT="29513"),
+        start_cli("watch", "--job", "77001", "--after", "4s", "--every", "0.5", "--html", folder / "hang.html", "--json") as watching,
+    ):
         while " found" not in (line := watching.stderr.readline()):
             assert line, "it ended before its job"
         assert line.startswith("1 rank "), line
@@ -92,7 +99,10 @@ def beside_another_job(folder: Path) -> tuple[int, dict]:
 
 def starts_again(folder: Path) -> tuple[int, dict, float]:
     """Each attempt is a rank of 4 s; 4 s lie between them."""
-    again = f"read; for n in 1 2; do RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29514 {sys.executable} -c 'import time; time.sleep(4)'; sleep 4; done"
+    again = (
+        f"read; for n in 1 2; do RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29514 {sys.executable} -c 'import time;"
+        " time.sleep(4)'; sleep 4; done"
+    )
     return goes_on_once_watched(folder, "bash", "-c", again)
 
 
@@ -102,8 +112,12 @@ def ends_without_a_rank(folder: Path) -> tuple[int, dict, float]:
 
 def goes_on_once_watched(folder: Path, *launcher: str) -> tuple[int, dict, float]:
     """A launcher that waits for the end of its input, and how long it was watched after that."""
-    with subprocess.Popen(launcher, stdin=subprocess.PIPE) as running, start_cli(
-            "watch", "--pid", running.pid, "--after", "1m", "--every", "0.5", "--html", folder / "hang.html", "--json", env=with_library()) as watching:
+    with (
+        subprocess.Popen(launcher, stdin=subprocess.PIPE) as running,
+        start_cli(
+            "watch", "--pid", running.pid, "--after", "1m", "--every", "0.5", "--html", folder / "hang.html", "--json", env=with_library()
+        ) as watching,
+    ):
         assert watching.stderr.readline().startswith("watching")
         running.stdin.close()
         began = time.monotonic()
@@ -130,7 +144,15 @@ def rank_never_comes(folder: Path) -> tuple[int, dict, float]:
         os.kill(stranger, signal.SIGKILL)
 
 
-SCENES: tuple[Callable[[Path], Any], ...] = (hangs, runs_to_its_end, beside_another_job, starts_again, ends_without_a_rank, job_never_comes, rank_never_comes)
+SCENES: tuple[Callable[[Path], Any], ...] = (
+    hangs,
+    runs_to_its_end,
+    beside_another_job,
+    starts_again,
+    ends_without_a_rank,
+    job_never_comes,
+    rank_never_comes,
+)
 
 
 def test_a_job_that_hangs_is_looked_at_and_leaves_its_page(at_once: dict[str, Future[Any]]) -> None:
@@ -170,8 +192,13 @@ def test_a_rank_that_is_process_1_of_its_container_is_examined(tmp_path: Path) -
             own = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()[0]
             os.kill(int(own), signal.SIGSTOP)
             inside = ["nsenter", "-U", "--preserve-credentials", "-p", "-m", "-t", own, sys.executable, "-m", "nccl_runbook"]
-            ended = subprocess.run([*inside, "watch", "--after", "1s", "--every", "0.5", "--gap", "1", "--json", "--html", tmp_path / "hang.html"],
-                                   capture_output=True, text=True, env=with_library(), timeout=30 * crowded())
+            ended = subprocess.run(
+                [*inside, "watch", "--after", "1s", "--every", "0.5", "--gap", "1", "--json", "--html", tmp_path / "hang.html"],
+                capture_output=True,
+                text=True,
+                env=with_library(),
+                timeout=30 * crowded(),
+            )
         finally:
             outer.kill()
     job, = json.loads(ended.stdout)["jobs"]
@@ -199,17 +226,39 @@ def test_a_job_that_never_comes_is_not_waited_for_for_ever(whose: str, at_once: 
     assert (code, document["verdict"], document["jobs"]) == (4, "unknown", []) and 3 < took_s < 50 * crowded()
 
 
-@pytest.mark.parametrize("words", [("--after", "soon"), ("--wait", "soon"), ("--after", "0"), ("--every", "0"), ("--pid", "999999999"), ("--html", "nowhere/hang.html"), ("--save", "nowhere/x.json")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--after", "soon"),
+        ("--wait", "soon"),
+        ("--after", "0"),
+        ("--every", "0"),
+        ("--pid", "999999999"),
+        ("--html", "nowhere/hang.html"),
+        ("--save", "nowhere/x.json"),
+    ],
+)
 def test_wrong_usage_is_one_sentence(words: tuple[str, ...], tmp_path: Path) -> None:
     ended = read_cli("watch", "--html", str(tmp_path / "hang.html"), *words)
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
 
 
-@pytest.mark.parametrize(("words", "option"), [
-    (("watch", "--wait", "1x"), "--wait"), (("watch", "--after", "x"), "--after"), (("soak", "--for", "x"), "--for"), (("soak", "--run-limit", "0"), "--run-limit"),
-    (("ab", ".", "A=1", "--budget", "x"), "--budget"), (("sync", "--budget", "x"), "--budget"), (("hosts", "--budget", "x", "a", "b"), "--budget"),
-    (("run", "--budget", "x"), "--budget"), (("sync", "--receivers-busy", "x"), "--receivers-busy"), (("sync", "--repeats", "0"), "--repeats"),
-    (("sync", "--tensor-parallel", "0"), "--tensor-parallel")])
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("watch", "--wait", "1x"), "--wait"),
+        (("watch", "--after", "x"), "--after"),
+        (("soak", "--for", "x"), "--for"),
+        (("soak", "--run-limit", "0"), "--run-limit"),
+        (("ab", ".", "A=1", "--budget", "x"), "--budget"),
+        (("sync", "--budget", "x"), "--budget"),
+        (("hosts", "--budget", "x", "a", "b"), "--budget"),
+        (("run", "--budget", "x"), "--budget"),
+        (("sync", "--receivers-busy", "x"), "--receivers-busy"),
+        (("sync", "--repeats", "0"), "--repeats"),
+        (("sync", "--tensor-parallel", "0"), "--tensor-parallel"),
+    ],
+)
 def test_a_wrong_duration_or_number_is_refused_with_the_name_of_its_option(words: tuple[str, ...], option: str, tmp_path: Path) -> None:
     ended = read_cli(*words, cwd=tmp_path)
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1) and option in ended.stderr

@@ -116,12 +116,27 @@ def test_tally_takes_any_text(lines):
     assert isinstance(transports, (dict, Gap)) and isinstance(taken, (list, Gap))
 
 
-SECRETS = {"WANDB_API_KEY": "abc123def456", "HF_TOKEN": "hunter2hunter2", "DB_PASSWORD": "p@ss word!", "AWS_SECRET_ACCESS_KEY": "x/y+z=1234567"}
+SECRETS = {
+    "WANDB_API_KEY": "abc123def456",
+    "HF_TOKEN": "hunter2hunter2",
+    "DB_PASSWORD": "p@ss word!",
+    "AWS_SECRET_ACCESS_KEY": "x/y+z=1234567",
+}
 
 
-WRITTEN = [str, json.dumps, lambda s: json.dumps(s, ensure_ascii=False), repr, html.escape, lambda s: html.escape(s, quote=False), shlex.quote,
-           lambda s: html.escape(shlex.quote(s)).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"), lambda s: html.escape(json.dumps(s)),
-           lambda s: s.encode("unicode_escape").decode().replace('"', '\\"'), lambda s: urllib.parse.quote(s, safe="")]
+WRITTEN = [
+    str,
+    json.dumps,
+    lambda s: json.dumps(s, ensure_ascii=False),
+    repr,
+    html.escape,
+    lambda s: html.escape(s, quote=False),
+    shlex.quote,
+    lambda s: html.escape(shlex.quote(s)).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),
+    lambda s: html.escape(json.dumps(s)),
+    lambda s: s.encode("unicode_escape").decode().replace('"', '\\"'),
+    lambda s: urllib.parse.quote(s, safe=""),
+]
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1), st.sampled_from(WRITTEN))
@@ -151,16 +166,45 @@ def test_a_secret_value_never_survives(before, after, name):
     assert SECRETS[name] not in str(redactor.json({"a": [before + SECRETS[name]], SECRETS[name]: 1}))
 
 
-@pytest.mark.parametrize("text", ["sk-abcdefghijklmnop1234", "ghp_abcdefghijklmnopqrst12", "hf_abcdefghijklmnopq", "AKIAABCDEFGHIJKLMNOP",
-                                  "https://user:secretpw@host/x", "Authorization: Bearer abcdef1234567890", "MY_API_KEY=abcdef123456",
-                                  "train.py --hf-token abcdef123", "train.py --wandb_key 0123456789abcdef", "WANDB_KEY=0123456789abcdef", '{"api_key": "abcdef123"}', "-e PASSWORD='abc def 123'", "--api-key=abcdef",
-                                  "Authorization: Basic YWJjOmRlZmdo", "https://acct.example/data/1.mds?sv=2023-11-03&sig=k3JxQ9vYb2m8%3D",
-                                  "https://b.example/1?X-Amz-Signature=deadbeef&X-Amz-Expires=60"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-abcdefghijklmnop1234",
+        "ghp_abcdefghijklmnopqrst12",
+        "hf_abcdefghijklmnopq",
+        "AKIAABCDEFGHIJKLMNOP",
+        "https://user:secretpw@host/x",
+        "Authorization: Bearer abcdef1234567890",
+        "MY_API_KEY=abcdef123456",
+        "train.py --hf-token abcdef123",
+        "train.py --wandb_key 0123456789abcdef",
+        "WANDB_KEY=0123456789abcdef",
+        '{"api_key": "abcdef123"}',
+        "-e PASSWORD='abc def 123'",
+        "--api-key=abcdef",
+        "Authorization: Basic YWJjOmRlZmdo",
+        "https://acct.example/data/1.mds?sv=2023-11-03&sig=k3JxQ9vYb2m8%3D",
+        "https://b.example/1?X-Amz-Signature=deadbeef&X-Amz-Expires=60",
+    ],
+)
 def test_a_secret_is_known_by_its_shape(text):
     assert MASK in Redactor({}).text(text) and text not in Redactor({}).text(text)
 
 
-@pytest.mark.parametrize("text", ["NCCL_P2P_DISABLE=1", "GPU-ef50b440-0000-4000-8000-000000000000", "https://host:8080/path", "rank 0 token 5 of 12",
-                                  "tokens=4096", "--max-tokens 4096000", "--tokenizer /models/qwen", "--token --other-option", "max_new_tokens: 128", "KeyError: 'model.embed_tokens.weight'"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL_P2P_DISABLE=1",
+        "GPU-ef50b440-0000-4000-8000-000000000000",
+        "https://host:8080/path",
+        "rank 0 token 5 of 12",
+        "tokens=4096",
+        "--max-tokens 4096000",
+        "--tokenizer /models/qwen",
+        "--token --other-option",
+        "max_new_tokens: 128",
+        "KeyError: 'model.embed_tokens.weight'",
+    ],
+)
 def test_redaction_leaves_what_is_no_secret(text):
     assert Redactor({"TOKENIZERS_PARALLELISM": "false", "NCCL_KEY": "1"}).text(text) == text

@@ -38,10 +38,20 @@ _ENVIRONMENT = dict(os.environ)  # of a server: no test has changed it yet
 def read_cli(*words: str | Path, timeout: float = 120, cwd: str | Path | None = None, env: dict[str, str] | None = None) -> Ended:
     pipe = subprocess.PIPE
     idle = _servers[words[:1] == ("run",)]
-    server = idle.pop() if idle else subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, cwd=Path(__file__).parent, env=_ENVIRONMENT)
+    server = (
+        idle.pop()
+        if idle
+        else subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, cwd=Path(__file__).parent, env=_ENVIRONMENT)
+    )
     with _text_file() as out, _text_file() as errors:
         files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, errors)]
-        call = {"words": list(map(str, words)), "files": files, "timeout": timeout, "cwd": str(cwd or os.getcwd()), "env": env or dict(os.environ)}
+        call = {
+            "words": list(map(str, words)),
+            "files": files,
+            "timeout": timeout,
+            "cwd": str(cwd or os.getcwd()),
+            "env": env or dict(os.environ),
+        }
         print(json.dumps(call), file=server.stdin, flush=True)
         code, cpu_s, peak_bytes = json.loads(server.stdout.readline())
         idle.append(server)  # one that a test was torn from still owes an answer: it is not asked again
@@ -80,7 +90,9 @@ def serve() -> None:
             _load_notebooks()
         pid = os.fork() or _answer(**call)
         _, status, used = os.wait4(pid, 0)
-        print(json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]), file=answers, flush=True)
+        print(
+            json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]), file=answers, flush=True
+        )
 
 
 @functools.cache

@@ -67,7 +67,9 @@ def triage(path: Path) -> Answer:
     """What only fits the symptom comes last and is never sure."""
     logs = collect([str(path)], "")
     hypotheses = judge(logs)
-    named = [{"id": h.cause, "sure": h.status in SURE, "remedy": " ".join(f"{r.text} {' '.join(r.lines)}" for r in h.remedy)} for h in hypotheses]
+    named = [
+        {"id": h.cause, "sure": h.status in SURE, "remedy": " ".join(f"{r.text} {' '.join(r.lines)}" for r in h.remedy)} for h in hypotheses
+    ]
     return named + [{"id": cause.id, "sure": False, "fits": True} for cause in fits(logs, hypotheses)]
 
 
@@ -86,7 +88,9 @@ def command(line: str) -> Callable[[Path], Answer]:
         try:
             return list(json.loads(ended.stdout)["causes"])
         except (ValueError, KeyError, TypeError):
-            raise SystemExit(f"{line} {path.name} printed no JSON with causes (exit code {ended.returncode}): {ended.stderr.strip()[-300:]}") from None
+            raise SystemExit(
+                f"{line} {path.name} printed no JSON with causes (exit code {ended.returncode}): {ended.stderr.strip()[-300:]}"
+            ) from None
     return ask
 
 

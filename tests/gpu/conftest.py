@@ -1,4 +1,5 @@
-"""An engine on this machine's GPUs, under the interpreter that DESIGN's order finds; without any, every test here says why it is skipped."""
+"""An engine on this machine's GPUs, under the interpreter that DESIGN's order finds; without any, every test here says why it is
+skipped."""
 from __future__ import annotations
 
 import os

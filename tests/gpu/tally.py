@@ -27,11 +27,23 @@ def one(number: int, free: Queue[str], prefix: str, folder: str, beside: list[st
     command = [sys.executable, "-c", "from nccl_runbook.__main__ import main; main()", "run", *steps, "--gpus", gpus, "--json",
                "--out", str(Path(folder) / str(number)), *(["--python", prefix] if prefix else []), *beside]
     began = time.monotonic()
-    said = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "lib"), os.environ.get("PYTHONPATH", "")]))})
+    said = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "lib"), os.environ.get("PYTHONPATH", "")]))},
+    )
     free.put(gpus)
     document = json.loads(said.stdout)
-    line = {"run": number, "gpus": gpus, "verdict": document["verdict"], "seconds": round(time.monotonic() - began, 1), "judged": document["judged"],
-            "causes": [c["id"] for c in document["causes"]], "steps": {s["notebook"]: [s["status"], s["reason"]] for s in document["steps"]}}
+    line = {
+        "run": number,
+        "gpus": gpus,
+        "verdict": document["verdict"],
+        "seconds": round(time.monotonic() - began, 1),
+        "judged": document["judged"],
+        "causes": [c["id"] for c in document["causes"]],
+        "steps": {s["notebook"]: [s["status"], s["reason"]] for s in document["steps"]},
+    }
     print(json.dumps(line), flush=True)
     return line
 

@@ -21,8 +21,10 @@ from nccl_runbook.environment.libraries import judge_libraries as environment_li
 from nccl_runbook.sync import models
 
 pytestmark = pytest.mark.gpu
-HARMLESS = ("NCCL_DEBUG=WARN NCCL_IB_TIMEOUT=22 NCCL_IB_RETRY_CNT=7 NCCL_SOCKET_NTHREADS=2 NCCL_CROSS_NIC=1 NCCL_IB_TC=106 NCCL_IB_SL=1 NCCL_RAS_ENABLE=1 "
-            "NCCL_UID_STAGGER_RATE=7000 TORCH_NCCL_BLOCKING_WAIT=0 TORCH_NCCL_ENABLE_MONITORING=1 TORCH_FR_BUFFER_SIZE=2000")
+HARMLESS = (
+    "NCCL_DEBUG=WARN NCCL_IB_TIMEOUT=22 NCCL_IB_RETRY_CNT=7 NCCL_SOCKET_NTHREADS=2 NCCL_CROSS_NIC=1 NCCL_IB_TC=106 NCCL_IB_SL=1"
+    " NCCL_RAS_ENABLE=1 NCCL_UID_STAGGER_RATE=7000 TORCH_NCCL_BLOCKING_WAIT=0 TORCH_NCCL_ENABLE_MONITORING=1 TORCH_FR_BUFFER_SIZE=2000"
+)
 
 
 def compared(engine, b, ranks=8, **what):
@@ -41,7 +43,9 @@ def test_a_planted_switch_among_twelve_harmless_ones_is_named(on_gpus):
 def test_logging_costs_nothing_that_can_be_seen(on_gpus):
     seen = compared(on_gpus, "NCCL_DEBUG=INFO", ranks=2, spec=models.part(models.find("Qwen/Qwen2.5-7B"), 4))
     ratio = comparison_ratio.ratio(seen, "sync")
-    assert 0.9 < ratio.value < 1.1 and [f.severity for f in comparison.judge(seen, environment_probe.Gap("absent"))][0] is not Severity.WARN, ratio
+    assert (
+        0.9 < ratio.value < 1.1 and [f.severity for f in comparison.judge(seen, environment_probe.Gap("absent"))][0] is not Severity.WARN
+    ), ratio
 
 
 def changed_copy(engine, folder):
@@ -56,7 +60,12 @@ def test_ab_names_a_libnccl_that_only_the_trainer_of_b_preloads(on_a_gpu, tmp_pa
     copy = changed_copy(on_a_gpu, tmp_path)
     ranks = environment_probe.of_arms(on_a_gpu, arms.read(".", f"@trainer preload:{copy}"))
     found = {f.id: f for f in environment_libraries.of_libraries(ranks)}
-    assert [r.name for r in ranks.roles] == ["A", "A trainer", "B", "B trainer"] and [bool(r.preloaded) for r in ranks.roles] == [False, False, False, True]
+    assert [r.name for r in ranks.roles] == ["A", "A trainer", "B", "B trainer"] and [bool(r.preloaded) for r in ranks.roles] == [
+        False,
+        False,
+        False,
+        True,
+    ]
     assert f"B trainer: LD_PRELOAD is in effect: {copy}" == found["preload"].title
     assert "same version number, but different files" in found["roles-libraries-differ"].title
 
@@ -64,8 +73,14 @@ def test_ab_names_a_libnccl_that_only_the_trainer_of_b_preloads(on_a_gpu, tmp_pa
 @pytest.mark.gpu(beside=True)
 def test_a_copy_of_libnccl_in_the_trainer_only_is_seen(on_a_gpu, tmp_path):
     copy = changed_copy(on_a_gpu, tmp_path)
-    started = [subprocess.Popen([*on_a_gpu.prefix, "-c", "import torch, time; print('up', flush=True); time.sleep(120)"], stdout=subprocess.PIPE,
-                                env={**os.environ, "LD_PRELOAD": preload, "CUDA_VISIBLE_DEVICES": ""}) for preload in (str(copy), "")]
+    started = [
+        subprocess.Popen(
+            [*on_a_gpu.prefix, "-c", "import torch, time; print('up', flush=True); time.sleep(120)"],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "LD_PRELOAD": preload, "CUDA_VISIBLE_DEVICES": ""},
+        )
+        for preload in (str(copy), "")
+    ]
     try:
         assert [p.stdout.readline() for p in started] == [b"up\n"] * 2
         time.sleep(0.1)

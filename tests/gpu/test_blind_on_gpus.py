@@ -43,7 +43,10 @@ LADDER = ("--step", "03-fewer-gpus", "--gpus", "0,1")
 
 @pytest.mark.gpu(beside=True)
 def test_two_ranks_on_one_gpu(on_gpus, tmp_path):
-    assert first(run(on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--gpus", "0,0", ANYWAY)) == ("device-not-set-per-rank", "established")
+    assert first(run(on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--gpus", "0,0", ANYWAY)) == (
+        "device-not-set-per-rank",
+        "established",
+    )
 
 
 def test_a_gpu_that_is_hidden(on_gpus, tmp_path):
@@ -53,7 +56,9 @@ def test_a_gpu_that_is_hidden(on_gpus, tmp_path):
 
 @pytest.mark.gpu(beside=True)
 def test_an_interface_that_names_nothing(on_gpus, tmp_path):
-    document = run(on_gpus.prefix, tmp_path / "run", "--step", "04-transports", "--gpus", "0,1", ANYWAY, env={"NCCL_SOCKET_IFNAME": "eth99"})
+    document = run(
+        on_gpus.prefix, tmp_path / "run", "--step", "04-transports", "--gpus", "0,1", ANYWAY, env={"NCCL_SOCKET_IFNAME": "eth99"}
+    )
     assert first(document) == ("socket-interface-wrong", "established")
 
 
@@ -64,7 +69,12 @@ def test_a_setting_that_breaks_one_rank_is_proven_with_one_gpu(on_a_gpu, tmp_pat
     document = run(on_a_gpu.prefix, tmp_path / "run", "--gpus", "0", ANYWAY, env={name: value})
     steps = {s["notebook"]: s for s in document["steps"]}
     proven, = (f for f in steps["04-transports"]["findings"] if f["severity"] == "broken")
-    assert (proven["id"], proven["cause"], proven["status"], proven["remedy"][0]["lines"]) == ("variable-at-fault", cause, "established", [f"unset {name}"])
+    assert (proven["id"], proven["cause"], proven["status"], proven["remedy"][0]["lines"]) == (
+        "variable-at-fault",
+        cause,
+        "established",
+        [f"unset {name}"],
+    )
     assert proven["tried"] and any("not compared" in e["text"] for e in proven["evidence"])
     assert first(document) == (cause, "established") and document["sentence"].startswith(f"Broken: {name}={value}")
     assert document["causes"][0]["title"].startswith(f"{name}={value}")
@@ -97,7 +107,9 @@ def test_a_shared_memory_too_small_for_nccl(on_gpus, tmp_path):
 
 
 @pytest.mark.gpu(beside=True)
-@pytest.mark.parametrize(("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", "rank 1: killed by signal 9")])
+@pytest.mark.parametrize(
+    ("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", "rank 1: killed by signal 9")]
+)
 def test_a_rank_that_somebody_stops_or_kills(on_gpus, tmp_path, fault, cause, says):
     document = run(on_gpus.prefix, tmp_path / "run", *LADDER, ANYWAY, injected=(fault, 2, 1, 0.8))
     assert first(document) == (cause, "established") and says in document["causes"][0]["evidence"][0]["text"]
@@ -113,12 +125,18 @@ def test_gpus_that_somebody_uses(on_gpus, tmp_path):
         document = run(on_gpus.prefix, tmp_path / "run", *LADDER)
     finally:
         os.kill(pid, 9)
-    assert document["verdict"] == "unknown" and f"pid {pid}" in json.dumps(document["steps"]) and "MiB on GPU 1" in json.dumps(document["steps"])
+    assert (
+        document["verdict"] == "unknown"
+        and f"pid {pid}" in json.dumps(document["steps"])
+        and "MiB on GPU 1" in json.dumps(document["steps"])
+    )
 
 
 def test_p2p_that_hangs_is_named_within_three_minutes(on_gpus, tmp_path):
     began = time.monotonic()
-    document = run(on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--step", "04-transports", env=p2p_hangs.planted(tmp_path / "plant"))
+    document = run(
+        on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--step", "04-transports", env=p2p_hangs.planted(tmp_path / "plant")
+    )
     took = time.monotonic() - began
     print(f"{took:.1f} s", [(s["notebook"], s["wall_s"], s["reason"]) for s in document["steps"]])
     assert (first(document)[0], document["verdict"]) == ("p2p-broken-acs-iommu", "broken") and took < 180
@@ -134,6 +152,11 @@ def test_one_file_judged_elsewhere_is_healthy_too(on_gpus, tmp_path):
     subprocess.run([sys.executable, ROOT / ".ci" / "look", pyz], check=True)
     looked = subprocess.run([*on_gpus.prefix, pyz, "--json", record, "--gpus", "0,1"], capture_output=True, text=True, timeout=280)
     assert looked.returncode == 0, looked.stderr
-    said = subprocess.run([*CLI, "run", "--record", record, "--out", tmp_path / "run", "--json"], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}).stdout
+    said = subprocess.run(
+        [*CLI, "run", "--record", record, "--out", tmp_path / "run", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    ).stdout
     assert json.loads(said)["verdict"] == "healthy", said[:2000]

@@ -1,4 +1,5 @@
-"""03 and 04 on real GPUs: what is planted in the environment or in a rank is named; the log proves that an arm did nothing; twelve worlds."""
+"""03 and 04 on real GPUs: what is planted in the environment or in a rank is named; the log proves that an arm did nothing; twelve
+worlds."""
 from __future__ import annotations
 
 import time
@@ -12,8 +13,19 @@ from nccl_runbook.search.halving import halve
 from nccl_runbook.worlds import ask_arms as arms, ask_pairs as arms_ask_pairs, judge_transports as transports
 
 pytestmark = pytest.mark.gpu
-HARMLESS = {"NCCL_IB_TIMEOUT": "22", "NCCL_IB_RETRY_CNT": "7", "NCCL_SOCKET_NTHREADS": "2", "NCCL_CROSS_NIC": "1", "NCCL_IB_TC": "106",
-            "NCCL_IB_SL": "1", "NCCL_RAS_ENABLE": "1", "TORCH_NCCL_BLOCKING_WAIT": "0", "FI_PROVIDER": "tcp", "UCX_TLS": "tcp", "NCCL_IB_AR_THRESHOLD": "8192"}
+HARMLESS = {
+    "NCCL_IB_TIMEOUT": "22",
+    "NCCL_IB_RETRY_CNT": "7",
+    "NCCL_SOCKET_NTHREADS": "2",
+    "NCCL_CROSS_NIC": "1",
+    "NCCL_IB_TC": "106",
+    "NCCL_IB_SL": "1",
+    "NCCL_RAS_ENABLE": "1",
+    "TORCH_NCCL_BLOCKING_WAIT": "0",
+    "FI_PROVIDER": "tcp",
+    "UCX_TLS": "tcp",
+    "NCCL_IB_AR_THRESHOLD": "8192",
+}
 
 
 def every(engine):
@@ -69,7 +81,9 @@ def test_twelve_worlds_take_at_most_twenty_four_seconds_and_a_trial_three(on_gpu
     if on_gpus.cuda_count() < 4:
         pytest.skip("needs four GPUs")
     args = ["--ops", "all_reduce", "--sizes", "4,1024,4096,16384,65536", "--repeats", "0", "--backend", "nccl", "--leave"]
-    twelve = [WorldRequest(f"variant {n}", "check.py", every(on_gpus), args, {"NCCL_BENCH_VARIANT": str(n)}, timed=False) for n in range(12)]
+    twelve = [
+        WorldRequest(f"variant {n}", "check.py", every(on_gpus), args, {"NCCL_BENCH_VARIANT": str(n)}, timed=False) for n in range(12)
+    ]
     on_gpus.run(twelve[0])
     began = time.monotonic()
     assert all(w.passed for w in on_gpus.run_in_turn(twelve)) and time.monotonic() - began < 24

@@ -1,5 +1,5 @@
-"""Jobs that end in an error, on GPUs: `diagnose` gets what they printed and is told nothing else; where that leaves several causes, `run` gets
-the log and the same surroundings. NCCL_RUNBOOK_TEST_RECORDS names a folder that keeps the logs."""
+"""Jobs that end in an error, on GPUs: `diagnose` gets what they printed and is told nothing else; where that leaves several causes,
+`run` gets the log and the same surroundings. NCCL_RUNBOOK_TEST_RECORDS names a folder that keeps the logs."""
 from __future__ import annotations
 
 import json
@@ -35,7 +35,13 @@ def printed(fault: str, python: str, folder: Path) -> Path:
     with socket.create_server(("127.0.0.1", 0)) as taken, (folder / "job.log").open("wb") as log:
         if env.pop("ALONE", ""):
             port = str(taken.getsockname()[1]) if env.get("MASTER_PORT") == "TAKEN" else str(free_port())
-            env |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": env.get("MASTER_ADDR", "127.0.0.1"), "MASTER_PORT": port}
+            env |= {
+                "RANK": "0",
+                "WORLD_SIZE": "1",
+                "LOCAL_RANK": "0",
+                "MASTER_ADDR": env.get("MASTER_ADDR", "127.0.0.1"),
+                "MASTER_PORT": port,
+            }
             start = [python, *job]
         else:
             start = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *job]

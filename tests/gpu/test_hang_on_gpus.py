@@ -18,10 +18,23 @@ TIMED = {"spin": {"TORCH_NCCL_ENABLE_TIMING": "1"}}
 # here the watchdog fires, and it writes the dumps
 BY_WATCHDOG = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_FR_BUFFER_SIZE": "2000"}
 # fault -> kinds that are right for it: with several groups the record of a call left out may look like one made too early
-KINDS = {"none": {"healthy"}, "skip": {"skipped", "order", "mismatch"}, "op": {"mismatch"}, "swap": {"order", "mismatch", "skipped"},
-         "stall": {"skipped", "host-busy"}, "spin": {"gpu-stuck", "skipped"}, "slow": {"slow"}, "recv": {"unmatched", "skipped"}, "size": {"mismatch"},
-         "kill": {"dead", "unknown"}, "stop": {"stopped", "unknown"}, "exception": {"dead", "skipped"}, "send": {"unmatched", "skipped"}, "dtype": {"mismatch"},
-         "minibatch": {"skipped", "order", "mismatch"}}
+KINDS = {
+    "none": {"healthy"},
+    "skip": {"skipped", "order", "mismatch"},
+    "op": {"mismatch"},
+    "swap": {"order", "mismatch", "skipped"},
+    "stall": {"skipped", "host-busy"},
+    "spin": {"gpu-stuck", "skipped"},
+    "slow": {"slow"},
+    "recv": {"unmatched", "skipped"},
+    "size": {"mismatch"},
+    "kill": {"dead", "unknown"},
+    "stop": {"stopped", "unknown"},
+    "exception": {"dead", "skipped"},
+    "send": {"unmatched", "skipped"},
+    "dtype": {"mismatch"},
+    "minibatch": {"skipped", "order", "mismatch"},
+}
 SEEN: list[dict] = []
 
 

@@ -122,7 +122,10 @@ def test_nvml_that_refuses_a_gpu_is_named(on_gpus, monkeypatch, tmp_path):
     assert "nvmlDeviceGetHandleByIndex(0) failed: Unknown Error" in found.evidence[0].text
 
 
-HOLD = "import os, sys, time, torch; t = torch.zeros(2 << 30, dtype=torch.uint8, device='cuda:1'); print('holding', flush=True); time.sleep(60)"
+HOLD = (
+    "import os, sys, time, torch; t = torch.zeros(2 << 30, dtype=torch.uint8, device='cuda:1'); print('holding', flush=True);"
+    " time.sleep(60)"
+)
 
 
 def test_somebody_elses_process_keeps_the_guard_shut(on_gpus):
@@ -156,7 +159,9 @@ def test_one_gpu_shows_the_refusal_as_a_note_and_disk_passes(on_a_gpu):
     plan = placement.place([0])
     runs = sync.collect(on_a_gpu, models.part(models.find("Qwen/Qwen2.5-0.5B"), 6), plan.devices, repeats=2)
     found = weight_sync.judge(runs, plan)
-    assert severities(found) <= FINE and "trainer-and-engine-share-gpu" in {f.cause for f in found}, [(f.severity.value, f.title, f.evidence) for f in found]
+    assert severities(found) <= FINE and "trainer-and-engine-share-gpu" in {f.cause for f in found}, [
+        (f.severity.value, f.title, f.evidence) for f in found
+    ]
 
 
 @pytest.mark.gpu(beside=True)

@@ -1,4 +1,5 @@
-"""Several trainer ranks on real GPUs: straight to the engine ranks, against gathered and broadcast; all bytes compared, the ratio printed."""
+"""Several trainer ranks on real GPUs: straight to the engine ranks, against gathered and broadcast; all bytes compared, the ratio
+printed."""
 from __future__ import annotations
 
 import json
@@ -47,7 +48,9 @@ def test_qwen25_32b_to_an_engine_of_two_ranks(on_gpus):
 
 def test_a_delta_brings_what_changed(on_gpus):
     runs = measured(on_gpus, SEVEN, [0, 1], "gloo-delta")
-    assert [(a.method, a.outcome, a.compared) for a in runs.run] == [(m, "all tensors compared, all correct", 6) for m in ("gloo-delta", "gloo-flat")]
+    assert [(a.method, a.outcome, a.compared) for a in runs.run] == [
+        (m, "all tensors compared, all correct", 6) for m in ("gloo-delta", "gloo-flat")
+    ]
     assert "weight-sync-delta" in [f.id for f in weight_sync.judge(runs, placement.place([0, 1]))]
 
 

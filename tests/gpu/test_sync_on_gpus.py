@@ -1,4 +1,5 @@
-"""Every way of moving weights on real GPUs: all bytes compared, the refusal on one GPU, busy engines, tensor-parallel ones, the fast disk path."""
+"""Every way of moving weights on real GPUs: all bytes compared, the refusal on one GPU, busy engines, tensor-parallel ones, the fast
+disk path."""
 from __future__ import annotations
 
 import json
@@ -30,7 +31,10 @@ def test_every_method_brings_every_byte_between_two_gpus_and_phases_add_up(on_gp
         "two syncs, and as many of a part; one where each tensor is told; on both ranks where both are engines")
     for arm, told in ((a, s) for a in runs.run for s in a.syncs):
         for phases in (told.trainer, told.engine):  # a sync of 1 GB takes 4 ms at the least: 2 ms of gaps are more than 5 % of that
-            assert sum(phases.values()) <= told.seconds * 1.001 and phases.get("other", 0.0) < 0.05 * told.seconds + 0.002, (arm.method, told)
+            assert sum(phases.values()) <= told.seconds * 1.001 and phases.get("other", 0.0) < 0.05 * told.seconds + 0.002, (
+                arm.method,
+                told,
+            )
         assert max(sum(told.trainer.values()), sum(told.engine.values())) == pytest.approx(told.seconds, rel=0.05), (arm.method, told)
     assert weight_sync.topology(runs) in ("p2p", "shm", "sockets")
 
@@ -71,11 +75,36 @@ def test_every_engine_and_every_rank_of_one_gets_its_rows(on_gpus, tp):
 @pytest.mark.gpu(beside=True)
 def test_rl_on_one_gpu_is_one_page_from_the_string_to_the_ways_that_work(on_a_gpu, tmp_path):
     page = tmp_path / "one.html"
-    done = subprocess.run([*CLI, "sync", "--allocation", "sglang:d1+fsdp:d1", "--areal", "v0.4.0", "--gpus", "0", "--allow-busy", "--layers", "4", "--repeats", "2", "--json",
-                           "--html", str(page), "--python", shlex.join(on_a_gpu.prefix)], capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        [
+            *CLI,
+            "sync",
+            "--allocation",
+            "sglang:d1+fsdp:d1",
+            "--areal",
+            "v0.4.0",
+            "--gpus",
+            "0",
+            "--allow-busy",
+            "--layers",
+            "4",
+            "--repeats",
+            "2",
+            "--json",
+            "--html",
+            str(page),
+            "--python",
+            shlex.join(on_a_gpu.prefix),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     found = [f["id"] for f in json.loads(done.stdout)["findings"]]
     assert done.returncode == 3 and found[:3] == ["allocation-duplicate", "trainer-and-engine-share-gpu", "weight-sync-choice"], done.stderr
-    assert "weight-sync-verified" in found and all(word in page.read_text() for word in ("NCCL will refuse the weight update", "ipc-direct"))
+    assert "weight-sync-verified" in found and all(
+        word in page.read_text() for word in ("NCCL will refuse the weight update", "ipc-direct")
+    )
 
 
 def test_phases_of_a_real_sync_over_nccl_are_those_that_its_own_clock_tells(on_gpus):
