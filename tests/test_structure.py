@@ -26,14 +26,15 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SUBJECTS = ("edges", "gpus", "environment", "worlds", "sync", "plan", "hang", "triage", "hosts")
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
 MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
-# Imports, docstrings and the fields of classes do not count: a file that is split needs more of the first, nobody saves on the second,
-# and a # field is a declaration: nobody writes a tuple or a dictionary in place of a dataclass to save it, and a probe needs no room for
-# its fact. # In this count the subjects of the first goal (15,500 with all three) stood at 12,052 when docstrings were written everywhere.
+# Imports, docstrings and the fields of classes do not count: a file that is split needs more of the first, nobody saves on the
+# second, and a field is a declaration: nobody writes a tuple or a dictionary in place of a dataclass to save it, and a probe needs no
+# room for its fact. In this count the subjects of the first goal (15,500 with all three) stood at 12,052 when docstrings were written
+# everywhere.
 MOST_STATEMENTS = 12_052
 # What later features added to old files, counted on 2026-11-30 with their fields: a full ceiling had cost a feature, names and plain
-# conditions. # They are: secrets below their name, records judged first; remedies with values of their line, causes by file; looks that
-# ended, prices, pairs # and transports in the form; one name for a cause, nearest options, where the program raised; loaders of all
-# ranks; conditions in place of # tables of conditions.
+# conditions. They are: secrets below their name, records judged first; remedies with values of their line, causes by file; looks that
+# ended, prices, pairs and transports in the form; one name for a cause, nearest options, where the program raised; loaders of all
+# ranks; conditions in place of tables of conditions.
 GROWN = 576
 # whole files by design: one is sent over standard input, the other is a file to copy
 LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
