@@ -54,7 +54,7 @@ def test_healthy_gpus_raise_no_alarm(on_gpus):
 def test_healthy_transports_raise_no_alarm_and_the_log_proves_each_switch(on_gpus):
     arms = arms_probe.collect(on_gpus, every(on_gpus), 200, halve)
     assert severities(transports.judge_transports(arms)) == {Severity.OK}
-    outcomes = transports_judge_control.outcomes(arms)
+    outcomes = {a.name: transports_judge_control.outcome(a, arms.control) for a in arms.arms}
     assert outcomes["P2P and SHM off"] == "pass" and set(arms["P2P and SHM off"].transports) <= {"NET/Socket", "NET/Socket/Shared"}
     if any(name.startswith("P2P") for name in arms["control"].transports):
         assert (outcomes["P2P off"], outcomes["SHM off"]) == ("pass", "not run")  # the control uses no SHM
