@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 import papermill
@@ -306,6 +307,24 @@ def taken(module: str, name: str) -> object:
     return getattr(found, name) if hasattr(found, name) else importlib.import_module(f"{module}.{name}")
 
 
+def used_of_the_library(tree: ast.AST) -> tuple[dict[str, object], list[str]]:
+    """What a module takes from the library, by name; and those of its attributes that do not exist."""
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and str(n.module).startswith("nccl_runbook")]
+    known = {a.asname or a.name: taken(str(n.module), a.name) for n in imports for a in n.names}
+    hidden = {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+    hidden |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    modules = {name: module for name, module in known.items() if isinstance(module, ModuleType) and name not in hidden}
+    used = [(n.value.id, n.attr) for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+    return known, [f"{name}.{attribute}" for name, attribute in used if name in modules and not hasattr(modules[name], attribute)]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda p: p.stem)
+def test_names_that_a_test_takes_from_the_library_exist(path: Path) -> None:
+    """Tests that need a GPU, and programs that nobody starts every day, notice a renamed function only when they run."""
+    _, missing = used_of_the_library(ast.parse(path.read_text(encoding="utf-8")))
+    assert not missing
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 class TestNotebook:
     def test_is_valid_and_without_outputs(self, path: Path) -> None:
@@ -353,10 +372,7 @@ class TestNotebook:
     def test_names_that_it_takes_from_the_library_exist(self, path: Path) -> None:
         """A module that was moved breaks a notebook whose cells no other test here may run, as they need a machine."""
         tree = ast.parse("\n".join(c.source for c in read(path).cells if c.cell_type == "code"))
-        imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and str(n.module).startswith("nccl_runbook")]
-        known = {a.asname or a.name: taken(n.module, a.name) for n in imports for a in n.names}
-        used = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
-        missing = [f"{n.value.id}.{n.attr}" for n in used if n.value.id in known and not hasattr(known[n.value.id], n.attr)]
+        known, missing = used_of_the_library(tree)
         loaded = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         assert known and not missing and not set(known) - loaded, "an import that no cell uses hides what was lost"
 

@@ -132,11 +132,10 @@ def test_gpus_that_somebody_uses(on_gpus, tmp_path):
     )
 
 
+@pytest.mark.gpu(beside=True)
 def test_p2p_that_hangs_is_named_within_three_minutes(on_gpus, tmp_path):
-    began = time.monotonic()
-    document = run(
-        on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--step", "04-transports", env=p2p_hangs.planted(tmp_path / "plant")
-    )
+    began, planted = time.monotonic(), p2p_hangs.planted(tmp_path / "plant")
+    document = run(on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--step", "04-transports", ANYWAY, env=planted)
     took = time.monotonic() - began
     print(f"{took:.1f} s", [(s["notebook"], s["wall_s"], s["reason"]) for s in document["steps"]])
     assert (first(document)[0], document["verdict"]) == ("p2p-broken-acs-iommu", "broken") and took < 180

@@ -20,6 +20,7 @@ def test_every_copy_is_right_within_five_seconds_a_run(on_gpus: Engine) -> None:
     assert right.id == "edges-right" and all(e.gb_per_s and e.gb_per_s > 1 for e in seen.edges)
 
 
+@pytest.mark.gpu(beside=True)
 @pytest.mark.parametrize(("fault", "outcome"), [("corrupt@0-1", "wrong values"), ("stop@1-0", "hung")])
 def test_a_planted_copy_is_named(on_gpus: Engine, fault: str, outcome: str) -> None:
     seen = ask.collect(on_gpus, [*range(on_gpus.cuda_count())], 150, fault)

@@ -8,7 +8,7 @@ import os
 import pytest
 from book_samples import run_cli
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.gpu(beside=True)
 # a test ends after 300 s; the other jobs: nccl-runbook dev gym --on gpu
 ONE = (
     "gpu-memory-limit",

@@ -46,6 +46,7 @@ def test_qwen25_32b_to_an_engine_of_two_ranks(on_gpus):
     assert [(a.outcome, a.compared) for a in runs.run] == [("all tensors compared, all correct", 12)] * 2
 
 
+@pytest.mark.gpu(beside=True)
 def test_a_delta_brings_what_changed(on_gpus):
     runs = measured(on_gpus, SEVEN, [0, 1], "gloo-delta")
     assert [(a.method, a.outcome, a.compared) for a in runs.run] == [
