@@ -123,9 +123,18 @@ def points_to(clue: Clue, logs: Logs) -> Indication:
 
 
 def _fields(expression: str, line: LogLine) -> dict[str, str]:
-    """Values that the line names, by the expression's groups; empty if it does not match by itself."""
+    """Values that the line names, by the expression's groups, without the full stop or comma of the sentence
+    that they end; empty if the expression does not match by itself."""
     match = compiled(expression).search(plain(line.text))
-    return {name: value for name, value in match.groupdict().items() if value} if match else {}
+    return (
+        {
+            name: value.rstrip(".,;")
+            for name, value in match.groupdict().items()
+            if value and value.strip(".,;")
+        }
+        if match
+        else {}
+    )
 
 
 def fires(clue: Clue, logs: Logs) -> bool:
