@@ -62,24 +62,41 @@ def sync(
         ),
     ] = "",
     receivers_busy: Annotated[
-        str, typer.Option(metavar="LIST", help="Also measure while engines multiply matrices of these sizes.")
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="Also measure each sync while the engines are busy: they multiply square matrices "
+            "with these edge lengths, such as 4096.",
+        ),
     ] = "",
     tensor_parallel: Annotated[
         int, typer.Option(metavar="N", min=1, help="Ranks per engine. Each rank holds a part of each tensor.")
     ] = 1,
     layers: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers; 0 means all.")] = 0,
     repeats: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Syncs per method. The first sync has its own column.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Syncs per method. The table shows the first sync in its own column, "
+            "because it is often slower.",
+        ),
     ] = 3,
     directory: Annotated[
         str,
         typer.Option(
-            metavar="DIR", help="Folder for the disk methods. A sync removes files of an interrupted sync."
+            metavar="DIR",
+            help="Folder for the disk methods. `sync` first removes what a killed `sync` left in this "
+            "folder.",
         ),
     ] = "",
     allocation: Annotated[
         str,
-        typer.Option(metavar="STRING", help="Your AReaL allocation, which `sync` first plans on these GPUs."),
+        typer.Option(
+            metavar="STRING",
+            help="Your AReaL allocation string. `sync` also shows where this allocation places the "
+            "ranks on these GPUs.",
+        ),
     ] = "",
     areal: Annotated[
         str, typer.Option(metavar="TAG", help="AReaL tag of --allocation. Default: the newest known tag.")
