@@ -304,8 +304,8 @@ nccl-runbook dev gym --list
 - **Needs**: a Python with torch (name it with `--python`; otherwise the gym searches for one), and about 1 GB of memory for \
 each job that runs at the same time.
   Two jobs per core run at the same time, because a job mostly waits. To change this number, use `--at-once`.
-- **User**: run the gym as root. Each job then has namespaces of its own, and `diagnose` sees this job alone. Without them, `diagnose` gets \
-the process of the job,
+- **User**: run the gym as root. Each job then has namespaces of its own, and `diagnose` sees this job alone. Without namespaces, \
+`diagnose` gets the process of the job,
   and the two jobs that mount a file system are left out.
 - **Harmless**: ranks meet on 127.0.0.1 and on free ports. They write only to their own folder below `$TMPDIR`. A full disk and a full \
 `/dev/shm` are small
@@ -354,8 +354,8 @@ def scorecard_page() -> str:
 
 {scorecard.sentence(rows)} The numbers below add up all versions of the tool between the first and the last date in the tables, so a \
 failure that was fixed later still counts. The row of each number shows the command that measured it, and the date. Each row of
-[evidence.jsonl](../../tests/evidence.jsonl) records one command, with its date, hardware, versions and result. `make scorecard` writes this page \
-as HTML, with every run, and as JSON. The page [how sure are we?](accuracy.md) explains the numbers.
+[evidence.jsonl](../../tests/evidence.jsonl) records one command, with its date, hardware, versions and result. `make scorecard` \
+writes this page as HTML, with every run, and as JSON. The page [how sure are we?](accuracy.md) explains the numbers.
 
 To add a run of the [gym](gym.md) on your machine, save the run as JSON, and pass the file to `make scorecard`:
 

@@ -80,8 +80,7 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 metavar="VERDICT",
                 help="Mildest verdict that gives an exit code other than 0: broken (the most severe), "
-                "degraded or unknown. "
-                "With never, every verdict gives exit code 0.",
+                "degraded or unknown. With never, every verdict gives exit code 0.",
             ),
         ],
         "JsonOption": Annotated[
@@ -116,9 +115,8 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 metavar="FILE",
                 callback=in_a_folder,
-                help="Also write what the command read (stacks, process states) to this file. "
-                "`look --record` judges such files "
-                "later, and joins the files of several hosts.",
+                help="Also write the stacks and process states to this file. `look --record` judges such "
+                "files later, and joins the files of several hosts.",
             ),
         ],
     }[name]

@@ -62,41 +62,24 @@ def sync(
         ),
     ] = "",
     receivers_busy: Annotated[
-        str,
-        typer.Option(
-            metavar="LIST",
-            help="Also measure each sync while the engines are busy: they multiply square matrices "
-            "with these edge lengths, such as 4096.",
-        ),
+        str, typer.Option(metavar="LIST", help="Sizes N: also measure while engines multiply N x N matrices.")
     ] = "",
     tensor_parallel: Annotated[
         int, typer.Option(metavar="N", min=1, help="Ranks per engine. Each rank holds a part of each tensor.")
     ] = 1,
     layers: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers; 0 means all.")] = 0,
     repeats: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Syncs per method. The table shows the first sync in its own column, "
-            "because it is often slower.",
-        ),
+        int, typer.Option(metavar="N", min=1, help="Syncs per method; the table shows the first separately.")
     ] = 3,
     directory: Annotated[
         str,
         typer.Option(
-            metavar="DIR",
-            help="Folder for the disk methods. `sync` first removes what a killed `sync` left in this "
-            "folder.",
+            metavar="DIR", help="Folder for the disk methods. `sync` removes what a killed `sync` left there."
         ),
     ] = "",
     allocation: Annotated[
         str,
-        typer.Option(
-            metavar="STRING",
-            help="Your AReaL allocation string. `sync` also shows where this allocation places the "
-            "ranks on these GPUs.",
-        ),
+        typer.Option(metavar="STRING", help="AReaL allocation string. `sync` also shows its placement."),
     ] = "",
     areal: Annotated[
         str, typer.Option(metavar="TAG", help="AReaL tag of --allocation. Default: the newest known tag.")
