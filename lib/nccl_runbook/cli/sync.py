@@ -74,7 +74,7 @@ def sync(
     directory: Annotated[
         str,
         typer.Option(
-            metavar="DIR", help="Folder for the disk methods. `sync` removes what a killed `sync` left there."
+            metavar="DIR", help="Folder for disk methods. `sync` deletes files of an interrupted past sync."
         ),
     ] = "",
     allocation: Annotated[

@@ -159,7 +159,7 @@ def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
         return waiting(
             "order",
             sentence=f"the ranks wait for each other: {there}. The files do not show which rank called the "
-            "collectives in a different order.",
+            "collectives in another order.",
             cause=CAUSE["order"],
             status="possible",
             decides=STACK_LINE,

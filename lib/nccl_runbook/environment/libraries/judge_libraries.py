@@ -193,7 +193,7 @@ def replaced(role: Role) -> Finding | None:
             (
                 Remedy(
                     "your launcher",
-                    "Restart the job, because a new process would load a different libnccl from the "
+                    "Restart the job, because a new process would load another libnccl than the "
                     "running processes.",
                     (f"ls -l {gone[0].split()[0]}",),
                 ),

@@ -48,9 +48,7 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
             f"ranks launched different numbers of {', '.join(calls)}, and NCCL's RAS cannot show which "
             "ranks are wrong."
         )
-    return (
-        "NCCL's RAS shows no lost rank, and no stalled rank that launched a different number of collectives."
-    )
+    return "NCCL's RAS shows no lost rank, and no stalled rank that launched another number of collectives."
 
 
 def _who(communicator: RasCommunicator, rank: RasRank) -> tuple[object, ...]:

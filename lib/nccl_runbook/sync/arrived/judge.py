@@ -9,7 +9,7 @@ REMEDIES = {
     "trainer's digest.",
     "shape": "Check how the engine splits and fuses this tensor, and what its loader received.",
     "values": "Make both digests between the same two training steps. If the tensor still differs, check "
-    "whether your sync loads an old value, another rank's part, or the elements in a different order.",
+    "whether your sync loads an old value, another rank's part, or another order of elements.",
 }
 
 
