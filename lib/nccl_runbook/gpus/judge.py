@@ -100,7 +100,7 @@ def indices_differ(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "indices-differ",
             Severity.NOTE,
-            "CUDA numbers the GPUs in another order than nvidia-smi",
+            "CUDA numbers the GPUs in a different order from nvidia-smi",
             (
                 Evidence(
                     ", ".join(f"CUDA device {c} is nvidia-smi's GPU {i}" for c, i in enumerate(indices)),
