@@ -251,7 +251,8 @@ def _line(tried: Tried) -> str:
         "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}",
         "hung": f"HUNG: {tried.line}",
         "interrupted": tried.line,
-        "otherwise": tried.line or f"ended with exit code {tried.code}, without the line of --fail-on",
+        "otherwise": tried.line
+        or f"ended with exit code {tried.code}, but no line of its output matches --fail-on",
     }[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
     look = f"\n    {tried.look}" if tried.look else ""

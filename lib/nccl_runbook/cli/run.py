@@ -83,7 +83,8 @@ def run(
         list[str],
         typer.Option(
             metavar="GOOD",
-            help="Files of a good run to compare with: its folder in outputs, records, logs. Repeatable.",
+            help="Files of a good run to compare with: its folder below outputs/, its records, or its "
+            "logs. Repeatable.",
         ),
     ] = [],  # noqa: B006
     record: Annotated[

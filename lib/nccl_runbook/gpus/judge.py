@@ -126,9 +126,9 @@ def views_agree(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "views-agree",
             Severity.OK,
-            f"NVML lists {len(nvml.gpus)} and a new rank can use {counted(len(cuda.gpus), 'GPU')} "
-            f"({', '.join(sorted({g.name for g in cuda.gpus}))}). No fault counter, link or clock "
-            "stands out",
+            f"NVML lists {counted(len(nvml.gpus), 'GPU')}, and a new rank can use "
+            f"{counted(len(cuda.gpus), 'GPU')} ({', '.join(sorted({g.name for g in cuda.gpus}))}). No fault "
+            "counter, link or clock looks unusual",
             (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),),
         )
 

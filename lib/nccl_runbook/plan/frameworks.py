@@ -80,8 +80,8 @@ def _verl(launch: Launch) -> Shape:
     refusals = []
     if rollout % gpus_per_engine:
         refusals.append(
-            f"verl refuses {rollout} rollout GPUs, because this is not a multiple of {gpus_per_engine} "
-            "(tensor, data, pipeline). "
+            f"verl refuses {rollout} rollout GPUs, because this is not a multiple of {gpus_per_engine}, "
+            "the number of GPUs per engine (tensor x data x pipeline). "
             + divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, replicas)
             + f"use a multiple of {gpus_per_engine} GPUs for the rollout"
         )
@@ -186,8 +186,8 @@ def _open_instruct(launch: Launch) -> Shape:
             (
                 together,
                 "with single_gpu_mode, learner and engine share the GPU. v0.3.0 passes weights as "
-                "CUDA IPC handles, without NCCL. v0.2.0 still opens a process group, which NCCL "
-                "refuses unless vllm_sync_backend is gloo",
+                "CUDA IPC handles, without NCCL. v0.2.0 still opens a process group between learner "
+                "and engine. NCCL refuses two ranks on one GPU, so set vllm_sync_backend to gloo",
             ),
             (
                 "vllm_sync_backend" in launch.flags,

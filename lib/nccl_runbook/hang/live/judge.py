@@ -103,8 +103,8 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         not_seen=[
             *not_seen_of(now, bare),
             *(
-                f"the current state of {host}, because the samples of this host are {seconds:.0f} s "
-                "older than the samples of the other hosts"
+                f"the current state of {host}: the samples of this host are {seconds:.0f} s older than "
+                "the samples of the other hosts"
                 for host, seconds in sorted(before.items())
             ),
         ],
