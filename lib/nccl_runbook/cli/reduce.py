@@ -280,7 +280,7 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
     elif otherwise:
         sentence = (
             f"none of {count} combinations showed the failure, but {len(otherwise)} ended with "
-            f"another error; see {shlex.quote(otherwise[0].logs[-1])}"
+            f"a different error; see {shlex.quote(otherwise[0].logs[-1])}"
         )
     code = 128 + stopped.received if stopped.received else 3 if failing else 4
     return {

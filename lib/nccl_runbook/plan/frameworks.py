@@ -52,8 +52,8 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
         *((True, note) for note in shape.notes),
         (
             not nodes and count > 1,
-            f"the launch needs {asked} GPUs, which is {count} nodes of {gpus} GPUs. Choose another "
-            "number of nodes with --nodes",
+            f"the launch needs {asked} GPUs, which is {count} nodes of {gpus} GPUs. Choose a "
+            "different number of nodes with --nodes",
         ),
     )
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, shape.parts, 0, gpus * count))

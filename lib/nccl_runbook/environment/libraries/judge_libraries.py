@@ -194,7 +194,7 @@ def replaced(role: Role) -> Finding | None:
             (
                 Remedy(
                     "your launcher",
-                    "Restart the job, because a new process would load another libnccl than the "
+                    "Restart the job, because a new process would load a libnccl that differs from that of the "
                     "running processes.",
                     (f"ls -l {gone[0].split()[0]}",),
                 ),

@@ -56,7 +56,7 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         base,
         "gpu-stuck",
         odd,
-        f"reached the collective, but its GPU still runs another kernel: this GPU draws {shown}",
+        f"reached the collective, but its GPU still runs a different kernel: this GPU draws {shown}",
         cause=None,
         status="likely" if len(evidence) > 1 else "possible",
         observed=evidence,
