@@ -40,8 +40,8 @@ def diagnose(
         list[str],
         answer.typer.Option(
             metavar="GOOD",
-            help="Files of a good run to compare with: its folder in outputs, records, logs, "
-            "scripts. Repeatable.",
+            help="Files of a good run to compare with: its folder below outputs/, its "
+            "records, logs or scripts. Repeatable.",
         ),
     ] = [],  # noqa: B006
     gpus: Annotated[

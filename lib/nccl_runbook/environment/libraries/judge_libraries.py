@@ -194,8 +194,8 @@ def replaced(role: Role) -> Finding | None:
             (
                 Remedy(
                     "your launcher",
-                    "Restart the job, because a new process would load a libnccl that differs from that of the "
-                    "running processes.",
+                    "Restart the job, because a new process would load a libnccl that differs from the one "
+                    "in the running processes.",
                     (f"ls -l {gone[0].split()[0]}",),
                 ),
             ),
