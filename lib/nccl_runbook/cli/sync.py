@@ -69,19 +69,13 @@ def sync(
     ] = 1,
     layers: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers; 0 means all.")] = 0,
     repeats: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Number of syncs per method. The table shows the first sync in a separate column.",
-        ),
+        int, typer.Option(metavar="N", min=1, help="Syncs per method. The first one has a separate column.")
     ] = 3,
     directory: Annotated[
         str,
         typer.Option(
             metavar="DIR",
-            help="Folder for the disk methods. A sync first deletes the files that an earlier, "
-            "interrupted sync left in this folder.",
+            help="Folder for disk methods. `sync` deletes files of an interrupted earlier sync.",
         ),
     ] = "",
     allocation: Annotated[
