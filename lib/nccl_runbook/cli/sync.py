@@ -74,8 +74,7 @@ def sync(
     directory: Annotated[
         str,
         typer.Option(
-            metavar="DIR",
-            help="Folder for disk methods. `sync` deletes files of an interrupted earlier sync.",
+            metavar="DIR", help="Folder for disk methods. `sync` deletes files of an interrupted past sync."
         ),
     ] = "",
     allocation: Annotated[
