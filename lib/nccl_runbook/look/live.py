@@ -126,7 +126,7 @@ def first_text(look: Live, pids: Sequence[int] = ()) -> str:
     """The first evidence as text, before a hang can be judged. ``pids``: named ones."""
     if not look.ranks:
         return f"{look.host}: no hung job found. " + (
-            f"Neither {' nor '.join(map(str, pids))} nor any child process has loaded torch or has a rank "
+            f"Neither process {' nor '.join(map(str, pids))} nor any child process has loaded torch or has a rank "
             "in its environment"
             if pids
             else "No process of this user has a rank in its environment, or uses torch and is "

@@ -51,8 +51,8 @@ OPTIONS = {
     "--method": {"required": True, "choices": WAYS},
     "--spec": {
         "required": True,
-        "help": "JSON object. head, layer and tail: lists of [name, shape]; layers: number of layers; "
-        "prefix: of a layer's names, with {i} for its number; dtype",
+        "help": "JSON object with head, layer and tail (lists of [name, shape]), layers (number of layers), "
+        "prefix (of the names in a layer, with {i} for the number of the layer) and dtype",
     },
     "--repeats": {
         "type": int,
