@@ -126,8 +126,8 @@ def first_text(look: Live, pids: Sequence[int] = ()) -> str:
     """The first evidence as text, before a hang can be judged. ``pids``: named ones."""
     if not look.ranks:
         return f"{look.host}: no hung job found. " + (
-            f"Neither process {' nor '.join(map(str, pids))} nor any child process has loaded torch or has a rank "
-            "in its environment"
+            f"Neither process {' nor '.join(map(str, pids))} nor any child process has loaded torch or has a "
+            "rank in its environment"
             if pids
             else "No process of this user has a rank in its environment, or uses torch and is "
             "connected to another process. Run this as the job's user, or name a rank with --pid"
