@@ -298,8 +298,8 @@ def time_table(rows: Sequence[Row]) -> Table:
                 [SUBJECTS[subject], hardware, len(took), round(statistics.median(took), 1), max(took), dates(chosen), commands(chosen)]
             )
     return Table("time", "Time to the answer", ["part of the tool", "hardware", "times", "median s", "longest s", "date", "command"], lines,
-                 "For the gym, the time is that of the command that gives the answer, without the time of the job. For `run`, the time covers"
-                 " all steps that the command was asked to run.")
+                 "For the gym, the time is that of the command that gives the answer, without the time of the job. For `run`, the time"
+                 " covers all steps that the command was asked to run.")
 
 
 def reports_table(rows: Sequence[Row]) -> Table:

@@ -295,7 +295,6 @@ def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:
 def _preload(path: str, known: Mapping[str, str]) -> Env:
     if not os.path.isfile(path):
         raise ValueError(
-            f"there is no file {path} to preload. The dynamic loader would only print a warning and "
-            "start the program without it"
+            f"there is no file {path} to preload. The loader would only warn, and run without it"
         )
     return {"LD_PRELOAD": ":".join(filter(None, (path, known.get("LD_PRELOAD", ""))))}
