@@ -324,8 +324,8 @@ def unseen_table(rows: Sequence[Row]) -> Table:
         "Never seen on hardware",
         ["kind", "how many", "which"],
         [[kind, len(names), ", ".join(names)] for kind, names in kinds.items()],
-        "No item in this table was tested in a run on a GPU. Some of these items were seen on the CPU, in other people's logs, or in network"
-        " namespaces.",
+        "No item in this table was tested in a run on a GPU. Some of these items were seen on the CPU, in other people's logs, or in"
+        " network namespaces.",
     )
 
 
