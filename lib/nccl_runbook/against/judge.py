@@ -64,7 +64,7 @@ def explained(compared: Comparison, lead: Finding | None) -> Comparison:
         if not d.could_explain:
             return d
         if d.kind == "environment" and re.search(rf"\b{re.escape(d.name)}\b", proof):
-            return dataclasses.replace(d, why=f"the proof or the fix of the {what} names this setting")
+            return dataclasses.replace(d, why=f"the evidence for the {what}, or its fix, names this setting")
         if f"{d.kind} {d.name}".startswith(touches or ("\n",)):
             return dataclasses.replace(d, why=f"{d.why}, and the {what} depends on this difference")
         why = (
@@ -170,13 +170,13 @@ def _in_order(compared: Comparison) -> Comparison:
 
 def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
     slower = next((t for t in reversed(compared.times) if "slower" in t.says), None)
-    head = "Both runs print too few times to compare. " if compared.times else ""
+    head = "The two runs print too few timings to compare. " if compared.times else ""
     if slower:
         head = "{}: {} in the good run, {} in the bad run, {}. ".format(
             slower.kind, *slower.spans, slower.says
         )
     elif any("few" not in t.says for t in compared.times):
-        head = "None of the times that both runs print became slower. "
+        head = "No timing that both runs print became longer. "
     could, many = sum(d.could_explain for d in differences), counted(len(differences), "difference")
     verdict = f"{many} between the two runs; {could} could explain {compared.of or 'a change'}."
     verdict += (
@@ -185,10 +185,10 @@ def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
         else ""
     )
     if all(d.is_tested and not d.could_explain for d in differences):
-        cannot = f"; {many} cannot explain a change" if differences else ""
+        cannot = f" ({many} without an effect)" if differences else ""
         verdict = (
-            f"The two runs share {counted(compared.settings, 'setting')}, without a difference that "
-            f"matters{cannot}."
+            f"The two runs have {counted(compared.settings, 'setting')} in common, and no difference "
+            f"between the runs can explain a change{cannot}."
         )
     if not differences and not compared.settings:
         verdict = "The two runs have no version and no setting in common to compare."

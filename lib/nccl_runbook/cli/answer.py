@@ -100,8 +100,8 @@ def __getattr__(name: str) -> Any:
                 "--share",
                 callback=share,
                 help="Replace names of hosts, users, teams, buckets and folders, IP and MAC "
-                "addresses, and GPU UUIDs. The page still contains names of files, jobs "
-                "and models, so read it before you pass it on.",
+                "addresses, and GPU UUIDs in the answer. The answer still contains names of "
+                "files, jobs and models, so read the answer before you pass it on.",
             ),
         ],
         "HtmlOption": Annotated[

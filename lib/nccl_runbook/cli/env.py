@@ -24,8 +24,8 @@ def env(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="A launch script, the output of `env`, or a Slurm, Ray or YAML block. Write - "
-            "for standard input.",
+            help="A launch script, the output of the shell command `env`, or the environment block of "
+            "a Slurm, Ray or YAML file. Write - for standard input.",
             show_default=False,
         ),
     ] = None,
@@ -101,7 +101,7 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
             else environment_file.read(str(file))
         )
         environment = (
-            role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was read"))
+            role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was examined"))
         )
     else:
         environment = probe.looks(pids)

@@ -48,7 +48,7 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
         yield Finding(
             "unknown-names",
             Severity.NOTE,
-            "names that are not in our table, but that another program may read: "
+            "nccl-runbook does not know these names, but another program may read them: "
             f"{', '.join(names[:12])}{f' and {len(names) - 12} more' if len(names) > 12 else ''}"
             + (
                 "; NCCL and PyTorch do not read these names, but a plugin may"

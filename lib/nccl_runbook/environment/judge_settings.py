@@ -151,7 +151,7 @@ def conf_overridden(env: Environment) -> Iterator[Finding]:
                 (
                     Remedy(
                         "your launcher",
-                        "To use the setting of the host's file, unset the variable:",
+                        f"To use the value from {path}, unset the environment variable:",
                         (f"unset {name}",),
                     ),
                 ),
@@ -178,7 +178,8 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
         )
     shared = Remedy(
         "your launcher",
-        "Containers of one host that communicate through NCCL must share /dev/shm:",
+        "On one host, NCCL uses P2P and shared memory only between ranks that have the same /dev/shm and "
+        "the same host name (or NCCL_HOSTID). Let the containers share /dev/shm:",
         ("docker run --ipc=host IMAGE",),
     )
     network = Remedy(

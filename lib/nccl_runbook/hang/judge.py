@@ -58,7 +58,7 @@ def judge_hang(hang: Hang) -> HangVerdict:
             cause="peer-crashed",
             status="possible",
             evidence=tuple(map(quoted, first)),
-            decides="chronyc tracking   # on both hosts: how far its clock is off",
+            decides="chronyc tracking   # on each of the hosts: how far the clock of that host is off",
         )
     elif not hang.dumps and (quiet := silent(hang, known_graph)):
         verdict = fell_silent(hang, known_graph, quiet)
@@ -149,9 +149,9 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
         return []
     return [
         Evidence(
-            "these files do not show when the dumps were written (they are copies, or from an "
-            "archive). If the job was still running, a healthy rank one step behind looks the same. "
-            "To decide, take more dumps ten seconds later",
+            "the files do not show when the dumps were written, because the files are copies or come "
+            "from an archive. If the job was still running, a healthy rank that is one step behind "
+            "looks like a rank that never reached the call. To decide, take dumps again ten seconds later",
             UNDATED,
         )
     ]
@@ -268,7 +268,7 @@ def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, 
                 (
                     "from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
                     "check_minibatches(minibatches=(len(responses), world_size))   "
-                    "# its message shows 3 // 4 = 0",
+                    "# for 3 responses and 4 ranks, the message shows 3 // 4 = 0",
                 ),
             ),
         )
@@ -278,8 +278,9 @@ def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, 
             if verdict.decides
             else Remedy(
                 "you",
-                "Read the code around the line where the rank is. The rank is too late for the timeout, "
-                "or took a branch without the call. Every rank of a group must make the same calls.",
+                "Read the code around the line where the rank is. The rank reaches the collective only "
+                "after the timeout, or took a branch that does not call the collective. Every rank of a "
+                "group must make the same calls.",
             )
         ]
     decides = (

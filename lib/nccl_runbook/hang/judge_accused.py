@@ -35,7 +35,7 @@ def accuse(hang: Hang, graph: Graph) -> list[Accused]:
                 wait,
                 "gpu-stuck",
                 f"issued {called(hang, wait)}{_line(wait.op)}, but its GPU never finished this "
-                "collective; all other GPUs finished or started it",
+                "collective, although the GPUs of most other ranks started or finished the collective",
                 f"rank {rank}",
             )
             for rank, wait in sorted({**not_started(hang, graph), **stuck(hang, graph)}.items())
@@ -250,7 +250,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
         r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke
     )
     kind, why = (
-        ("dead", "it ended, because the other ranks lost their connections to this rank")
+        ("dead", "the rank ended: the other ranks report that they lost their connection to this rank")
         if lost
         else ("unknown", "the files do not show whether the rank was killed, stopped or busy")
     )

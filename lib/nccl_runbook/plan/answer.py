@@ -171,7 +171,7 @@ def _of_training(
     roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
     if not roles and not training.mode:
         raise ValueError(
-            "backends are named by role, so use a tag from v1.0.3 on and the single-controller launcher"
+            "AReaL reads a backend for each role only from v1.0.3 on, with the single-controller launcher"
         )
     text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (
         of_realhf(training.mode) if realhf else training.mode

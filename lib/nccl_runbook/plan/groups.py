@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.plan.areal import Mode, Part
 
 LAUNCHERS = ("local", "single-controller", "ray")
@@ -178,8 +178,8 @@ def _ray(mode: Mode, site: Site) -> Placed:
         []
         if wanted == left
         else [
-            f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; "
-            f"the string asks for {wanted}"
+            f"Ray starts {counted(left, 'trainer rank')} on {counted(max(0, site.nodes - nodes), 'node')}, "
+            f"but the allocation asks for {wanted}"
         ]
     )
     held = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
@@ -284,7 +284,7 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
                 for p in mode.parts
                 if p.name is not None
             ),
-            'the first component of a "|" has no name, so AReaL cannot find whose GPUs the second '
-            "component shares (target None)",
+            'the component before "|" has no name, so AReaL cannot find the GPUs that the component after '
+            '"|" must share (its target is None)',
         ),
     )

@@ -177,7 +177,7 @@ def render_index(
     }
     template = environment().get_template("index.html.j2")
     sub = ([_counts(document)] if len(document.steps) > 1 else []) + [
-        f"nccl-runbook's exit code {document.exit_code}{' if it ended now' if document.running else ''}"
+        f"nccl-runbook's exit code {document.exit_code}{', if the run ended now' if document.running else ''}"
     ]
     for cut in CUTS:
         page = framed(

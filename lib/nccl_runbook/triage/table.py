@@ -46,7 +46,7 @@ def ranks_table(logs: Logs) -> Table:
             "last line",
         ],
         [_row(r) for r in logs.ranks],
-        "Blank means the log does not say. The rank may still be broken.",
+        "A blank cell means that the log does not contain this value. The rank may still be broken.",
     )
 
 

@@ -51,7 +51,7 @@ def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
         "the administrator",
         "Other GPUs pass, so suspect a hardware part rather than a setting of the host. Please check "
         f"NVLink, slot and Xids of {named}.",
-        ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"),
+        ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | tail"),
     )
 
 

@@ -73,7 +73,11 @@ def hosts(
     port: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, max=65535, help="Rendezvous port to test. Default: MASTER_PORT, else 29500."
+            metavar="N",
+            min=0,
+            max=65535,
+            help="Rendezvous port to test. Default: MASTER_PORT, else 29500.",
+            show_default=False,
         ),
     ] = 0,
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit, such as 90s or 5m.")] = "90s",

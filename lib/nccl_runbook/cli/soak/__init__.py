@@ -142,7 +142,7 @@ def soak(
             subject = compare.subject(wanted, ranks, stopped)
             if against and not arms.keys:
                 raise ValueError(
-                    "--against changes no setting; name a setting with another value, but no secret"
+                    "--against changes no setting; name a setting with a different value, but no secret"
                 )
             folder = out or Path(
                 "outputs", time.strftime(f"soak-%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())

@@ -141,7 +141,8 @@ def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
                 ),
                 Remedy(
                     "your launcher",
-                    "As a workaround, name an address and an interface:",
+                    "As a workaround, set MASTER_ADDR to the IP address of the host of rank 0, and name "
+                    "Gloo's network interface:",
                     ("GLOO_SOCKET_IFNAME=eth0",),
                 ),
             ),

@@ -185,8 +185,8 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
             "debugging-left-on",
             Severity.NOTE,
             (
-                "NCCL's log fills the disk. In our test, the log cost no bandwidth (45.3 ms per weight "
-                "sync with and without the log)"
+                "NCCL's log fills the disk. In our test, the log cost no time (45.3 ms per weight sync "
+                "with and without the log)"
             )
             if logs
             else "this variable is for experiments only, so do not keep it in scripts",

@@ -46,10 +46,7 @@ def _fastest(comparison: Comparison) -> tuple[str, Severity, str]:
     full, delta = comparison.on_link_s(total.size), comparison.on_link_s(total.delta)
     needed = total.size / 1e9 / max(full - delta, 1e-9)
     share = f"{percent(total.changed, total.values)} of the values changed"
-    at, whole = (
-        f"{full:.3g} s at {comparison.link_gb_per_s:g} GB/s",
-        "gathering, assembling and applying the weights take additional time",
-    )
+    at = f"{full:.3g} s at {comparison.link_gb_per_s:g} GB/s"
     cases = (
         (
             not total.changed,
@@ -60,7 +57,8 @@ def _fastest(comparison: Comparison) -> tuple[str, Severity, str]:
         (
             full < SMALL_S,
             "small",
-            f"A full sync is fast enough, {at}, because {whole} than the link ({share})",
+            f"A full sync is fast enough, {at}. Gathering, assembling and applying the weights usually "
+            f"take longer than this transfer ({share})",
         ),
         (
             delta + comparison.find_s < full,
@@ -93,8 +91,8 @@ def _evidence(comparison: Comparison) -> list[str]:
         f"{total.fp8:,} bytes",
         f"{search} ({rate / 1e9:.2g} GB of each checkpoint per second, {comparison.counter}). "
         "The search was not measured on a GPU",
-        f"with this search, a delta sync is faster on links below {limit / 1e9:.3g} GB/s, and slower "
-        "on faster links such as NVLink",
+        f"at this speed of the search, a delta sync is faster than a full sync on links below "
+        f"{limit / 1e9:.3g} GB/s, and slower on faster links",
     ]
 
 

@@ -30,7 +30,7 @@ INIT = frozenset(
     )
 )
 
-ANSWER = "an answer over a socket: a key of the store that nobody sets, or a server"
+ANSWER = "an answer over a socket: the value of a store key that no rank sets, or the reply of a server"
 _ASKS = re.compile(r"(?:do_|do_sys_|p)?poll")  # not epoll: servers and asyncio wait there
 _QUEUE = re.compile(r"/(?:queue|multiprocessing/queues|selectors|socketserver)\.py$")
 _CHILD = re.compile(r"/(?:subprocess|multiprocessing/(?:process|popen_\w+))\.py$")
