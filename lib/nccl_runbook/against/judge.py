@@ -43,7 +43,7 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
         )
         for same in alike
     )
-    shown = tuple(t for t in times if "few" not in t.says or t.unit == "s" and t.good[0] + t.bad[0])
+    shown = tuple(t for t in times if "few" not in t.says or (t.unit == "s" and t.good[0] + t.bad[0]))
     both = [was.settings[kind].keys() & now.settings[kind] for kind in was.settings.keys() & now.settings]
     return _in_order(Comparison("", shown, differences, sum(map(len, both)), good_is=was.problem, line=line))
 
@@ -52,7 +52,7 @@ def explained(compared: Comparison, lead: Finding | None) -> Comparison:
     """The comparison judged for the leading finding of the bad run: a difference could explain it if the
     finding names it, or if its cause depends on it. An established cause excludes the others; otherwise they
     are untested."""
-    if not (lead and compared.differences) or compared.slower and lead.severity is not Severity.BROKEN:
+    if not (lead and compared.differences) or (compared.slower and lead.severity is not Severity.BROKEN):
         return compared  # the change of speed is what to explain
     fix = (line for r in lead.remedy for line in (r.text, *r.lines))
     proof = "\n".join([lead.title, *(e.text for e in lead.evidence), *fix])
@@ -107,7 +107,7 @@ def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
     for kind in _KINDS:
         was, now = good.settings.get(kind, {}), bad.settings.get(kind, {})
         whole = [kind == "environment" and (alike or "record" in p.variables_from) for p in (good, bad)]
-        names = [n for n in {**was, **now} if n in was and n in now or whole[0 if n in now else 1]]
+        names = [n for n in {**was, **now} if (n in was and n in now) or whole[0 if n in now else 1]]
         changed += [
             _setting(kind, n, was.get(n, []), now.get(n, []))
             for n in sorted(names, key=lambda name: (len(name), name))
@@ -152,7 +152,12 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     )
     return [
         Difference(
-            "communicators", name, f"{was:.3g}", f"{now:.3g}", could, could and _KINDS["communicators"] or few
+            "communicators",
+            name,
+            f"{was:.3g}",
+            f"{now:.3g}",
+            could,
+            (could and _KINDS["communicators"]) or few,
         )
     ]
 

@@ -141,10 +141,8 @@ def sync(
     recommend a method for this machine."""
     if (
         sum(map(bool, (trace, pid, will_it_pay, arrived))) > 1
-        or areal
-        and not allocation
-        or link
-        and not will_it_pay
+        or (areal and not allocation)
+        or (link and not will_it_pay)
     ):
         answer.leave(
             "--areal needs --allocation, --link needs --will-it-pay, and you can use only one "

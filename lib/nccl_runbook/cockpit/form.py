@@ -232,7 +232,7 @@ class Cockpit:
             test = answer.test if answer else None
             hangs = not answer and self.fields["symptom"].value.startswith("hangs")
             first = "run" if not test or test.steps else ""
-            if hangs or test and test.line.startswith("nccl-runbook look"):
+            if hangs or (test and test.line.startswith("nccl-runbook look")):
                 first = "look"
             for name in ("look", "run"):
                 self.buttons[name].button_style = "primary" if name == first else ""
@@ -245,7 +245,7 @@ class Cockpit:
                 "names_pids": "pid:" in self.asked[1],
                 "is_looked_at": bool(self.material.pids),
                 "has_ended": has_ended(self.material),
-                "has_no_ranks": self.none_here or self.material.pids and not self.gathered.records,
+                "has_no_ranks": self.none_here or (self.material.pids and not self.gathered.records),
                 "taken": self.looks.last.taken[11:19] if self.looks.last else "",
                 "line": "" if refused or not self._ticked() else command_line(self.values(), self.notebooks),
                 "seconds": seconds,

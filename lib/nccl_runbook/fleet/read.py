@@ -43,7 +43,7 @@ def _files(folder: Path) -> Iterator[Path]:
         walked.add(os.path.realpath(above))
         for path in (Path(above, name) for name in names):
             is_record = path.suffix == ".json" and path.name not in NOT_RECORDS
-            if is_record and os.path.isfile(path) or not os.path.exists(path):
+            if (is_record and os.path.isfile(path)) or not os.path.exists(path):
                 yield path
     yield from (Path(error.filename) for error in errors)
 

@@ -39,8 +39,7 @@ def deviating(fleet: Fleet) -> list[Line]:
         for line in fleet.lines.values()
         if line.odd
         or line.node in sometimes
-        or line.status not in ("ok", "note")
-        and (line.status, line.reason) not in common
+        or (line.status not in ("ok", "note") and (line.status, line.reason) not in common)
     ]
     return sorted(chosen, key=lambda line: (ROWS.index(line.status), -len(line.odd), line.node))
 

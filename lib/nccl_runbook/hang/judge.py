@@ -139,7 +139,8 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
     """What a reader must know if nothing shows that the job stood still: no time-out, and the files have
     no time, or that of a copy."""
     stood = any(
-        w.op.state == "timed-out" or w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S
+        w.op.state == "timed-out"
+        or (w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S)
         for w in waits
     )
     by_dumps = {"skipped", "unmatched", "gpu-stuck", "host-busy"} - {

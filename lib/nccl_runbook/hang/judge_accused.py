@@ -238,7 +238,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
     spoke = [
         r
         for r in hang.logs.ranks
-        if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)
+        if r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text))
     ]
     if (
         not candidates <= set(quiet) - dumped

@@ -70,7 +70,7 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
             if (value := _unsaid(path, h, rule, path in above)) is not None
         ]
         by_value = grouped(values)
-        if len(by_value) < 2 or len(hosts) > 2 and len(by_value) == len(values) and not rule:
+        if len(by_value) < 2 or (len(hosts) > 2 and len(by_value) == len(values) and not rule):
             continue
         ranked = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
         kind = rule.get("name") or re.sub(r"\[\d+\]", "[*]", path)

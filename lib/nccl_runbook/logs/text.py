@@ -112,7 +112,7 @@ def who_says(text: str) -> Said:
     again = _REPEATED.search(rest) if "repeated " in rest else None
     times = 1 + min(int(again.group(1)), 10**6) if again else 1
     # in a line that NCCL begins no time is left: it puts it in front of all
-    time = time if time or nccl and not nccl.start() else _time(rest)
+    time = time if time or (nccl and not nccl.start()) else _time(rest)
     return Said(rest[: again.start()].rstrip() if again else rest, rank, host, pid, time, times)
 
 

@@ -59,8 +59,7 @@ def _counts(owner: Owner) -> bool:
     if (
         owner.is_ours
         or owner.kind == "graphics"
-        or isinstance(owner.name, str)
-        and owner.name.startswith(SERVICES)
+        or (isinstance(owner.name, str) and owner.name.startswith(SERVICES))
     ):
         return False
     return owner.kind == "compute" or isinstance(owner.used_mib, Gap) or owner.used_mib > BOTH_KINDS_MIB

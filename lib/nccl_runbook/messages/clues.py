@@ -143,8 +143,7 @@ class Clue:
     def stays(self) -> bool:
         """Whether it counts even if the job went on after its line."""
         return (
-            self.status == "established"
-            and self.cause not in ENDED
+            (self.status == "established" and self.cause not in ENDED)
             or (self.cause == "gpu-or-link-fault" and self.status == "likely")  # a fault of hardware
             or self.cause == "benign"
             or self.cause in SLOW

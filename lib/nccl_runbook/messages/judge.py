@@ -133,11 +133,8 @@ def fires(clue: Clue, logs: Logs) -> bool:
     matches = logs.seen.get(clue.message)
     if (
         matches is None
-        or matches.resumed
-        and not clue.stays
-        or clue.cause in SLOW
-        and clue.status != "established"
-        and not may_be_slow(logs, matches.resumed)
+        or (matches.resumed and not clue.stays)
+        or (clue.cause in SLOW and clue.status != "established" and not may_be_slow(logs, matches.resumed))
     ):
         return False
     return (

@@ -94,9 +94,7 @@ def render_index(
             for s in document.steps
             if lead in s.findings
             or one_step
-            or not lead
-            and s.reason
-            and s.reason.rstrip(".") in document.sentence
+            or (not lead and s.reason and s.reason.rstrip(".") in document.sentence)
         ),
         "",
     )

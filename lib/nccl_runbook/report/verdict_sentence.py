@@ -74,11 +74,8 @@ def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | No
     def order(one: tuple[str, Finding]) -> tuple[bool, bool, int, bool, bool, int, int]:
         step, finding = one
         status = status_of.get(finding.cause or "", "")
-        proven = (
-            status == "established"
-            or step == "06-timeouts"
-            and status == "likely"
-            and finding.cause != "peer-crashed"
+        proven = status == "established" or (
+            step == "06-timeouts" and status == "likely" and finding.cause != "peer-crashed"
         )
         return (
             not proven,

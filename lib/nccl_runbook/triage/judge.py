@@ -208,9 +208,9 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
         h for h in others if any("NCCL WARN" in e.text and e not in harmless for e in h.evidence)
     ]  # in words not known as harmless
     grave = [
-        h for h in others if h.status == "established" or not fine and (h.status == "likely" or h in warned)
+        h for h in others if h.status == "established" or (not fine and (h.status == "likely" or h in warned))
     ]
-    failed = failed_line(logs) is not None or not fine and says(logs.context, "<complaint>")
+    failed = failed_line(logs) is not None or (not fine and says(logs.context, "<complaint>"))
     proven = {line for h in others if h.status == "established" for line in h.evidence}
     ended = [h.evidence[0] for h in others if h.status == "established" and h.cause in ENDED]
     sure = [line for h in others if h.status in ("established", "likely") for line in h.evidence]

@@ -172,7 +172,7 @@ def every_pair(
     more; ``lone``: stop once all pairs of one round fail."""
     done: List[Pair] = []
     for together in rounds(gpus):
-        if spent() or lone and done and not any(p.trial.passed for p in done):
+        if spent() or (lone and done and not any(p.trial.passed for p in done)):
             break
         ended = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat, lone)
         done += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, ended)]
@@ -198,17 +198,12 @@ def search(
         else sorted(d for d in failing.world.request.devices if d is not None)
     )
     matrix = [] if isinstance(pairs, Gap) else pairs.pairs
-    if (
-        len(gpus) < 3
-        and failing.failed_twice
-        or len(set(failing.world.request.devices)) < failing.world.request.world_size
-    ):
+    if (len(gpus) < 3 and failing.failed_twice) or len(
+        set(failing.world.request.devices)
+    ) < failing.world.request.world_size:
         return Gap("not-run", "two GPUs make only one pair, which the test of all GPUs has tested")
-    if (
-        not any(t.passed for t in singles.trials.values())
-        or len(gpus) > 2
-        and matrix
-        and not any(p.trial.passed for p in matrix)
+    if not any(t.passed for t in singles.trials.values()) or (
+        len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix)
     ):
         return Gap("not-run", "every GPU or every pair fails, so no single GPU or pair is at fault")
     # a world that failed and passed did so, whatever the same two did as a pair
