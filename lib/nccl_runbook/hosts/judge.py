@@ -78,7 +78,7 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
         by_values.setdefault(key, []).append(path)
     return sorted(
         (
-            Difference(kind, paths, {value: list(names) for value, names in ranked}, how)
+            Difference(kind, paths, {value: list(hosts_of) for value, hosts_of in ranked}, how)
             for (kind, how, ranked), paths in by_values.items()
         ),
         key=lambda d: (d.severity != "warn", len(d.odd), d.name, d.paths),

@@ -273,7 +273,7 @@ def _lines(words: bool) -> dict[str, str]:
 @functools.cache
 def version() -> str:
     """Checksum of the catalogue; it changes with any id or expression."""
-    rows = [row for table in ("printed", "spoken", "beside") for row in catalogue()[table].items()]
+    rows = [row for use in ("printed", "spoken", "beside") for row in catalogue()[use].items()]
     return f"{zlib.crc32(repr(rows).encode()):08x}"
 
 

@@ -137,14 +137,14 @@ def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hy
         rows = (("you", f"Read and fix {place}, where the program raised: {raised.text}", ()), *others)
     remedy = remedies_for(cause_id, status, launcher=logs.launcher, rows=rows)
     bus = next(filter(None, map(bus_of_message, texts)), "")
-    says = (advice.says or cause.says) + (
+    meaning = (advice.says or cause.says) + (
         f" NCCL names the GPU by its hexadecimal PCI bus id, {bus}." if bus and advice.says else ""
     )
     return Hypothesis(
         cause=cause_id,
         status=status,
         title=cause.title,
-        says=says,
+        says=meaning,
         evidence=evidence,
         remedy=remedy,
         decides=Decides(*(advice.decides or cause.decides)),

@@ -209,7 +209,7 @@ def _called(word: str) -> Cell:
     )
 
 
-def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:
+def _arm_row(name: str, setting: str, trial: Trial | Gap, judged: Cell | None = None) -> list:
     if isinstance(trial, Gap):
         return [name, Cell("not run", "muted"), setting, trial.detail, *[""] * len(TIMED_OPS)]
     via = trial.world.transports
@@ -218,7 +218,7 @@ def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None =
         if isinstance(via, Gap)
         else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
     )
-    return [name, outcome or _outcome(trial), setting, carried, *_bandwidths(trial.world)]
+    return [name, judged or _outcome(trial), setting, carried, *_bandwidths(trial.world)]
 
 
 def _clean_rows(arms: Arms) -> list[list]:
