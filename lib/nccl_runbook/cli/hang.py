@@ -81,8 +81,7 @@ def text(
     """The answer for a terminal, the leading sentence first."""
     from nccl_runbook.case.table import evidence_line, remedy
 
-    lines = [sentence, ""]
-    lines += map(evidence_line, judged.evidence[:8])
+    lines = [sentence, "", *map(evidence_line, judged.evidence[:8])]
     lines += [line for r in first.remedy for line in remedy(r)]
     lines += [f"next: {e.text.removeprefix('decides: ')}" for e in first.evidence if e.source == "next"]
     used = [f for f in facts.files if not f.problem]  # the others stand below

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.causes.causes import remedies_for
-from nccl_runbook.core.facts import Evidence, Gap, counted, grouped
+from nccl_runbook.core.facts import Evidence, Gap, counted, grouped, listed
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import Difference, HostFacts, Hosts
 
@@ -43,8 +43,7 @@ def rule_of(path: str) -> dict[str, Any] | None:
 
 def names(hosts: Sequence[str]) -> str:
     """Hosts in a sentence; for many hosts the first ones and the number of the rest."""
-    more = f" and {len(hosts) - LIST_MOST} more" if len(hosts) > LIST_MOST else ""
-    return ", ".join(hosts[:LIST_MOST]) + more
+    return listed(hosts, LIST_MOST)
 
 
 def differences(hosts: Sequence[HostFacts]) -> list[Difference]:

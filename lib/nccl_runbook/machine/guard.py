@@ -8,7 +8,7 @@ the jobs of others; what the machine is worth is judged by rules.
 import dataclasses
 from typing import Iterator, List, Optional, Tuple, Union
 
-from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.facts import Gap, grouped, listed
 from nccl_runbook.machine.facts import GpuUse, GpuUsers, Owner
 
 UNLISTED_MIB = (
@@ -32,8 +32,7 @@ class Busy:
     @property
     def reason(self) -> str:
         """Why a step was not run: the first two owners, and the number of the others."""
-        more = f" and {len(self.words) - 2} more" if len(self.words) > 2 else ""
-        return f"not run: busy ({'; '.join(self.words[:2])}{more})"
+        return f"not run: busy ({listed(self.words, 2, '; ')})"
 
 
 def in_the_way(users: Union[GpuUsers, Gap], allow_busy: bool) -> Optional[Busy]:
