@@ -10,7 +10,7 @@ from nccl_runbook.against.facts import Comparison, Difference, RunProfile, TimeC
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.causes.tables import table
 from nccl_runbook.causes.variables import variables
-from nccl_runbook.core.facts import Gap, counted, grouped
+from nccl_runbook.core.facts import Gap, counted, grouped, listed
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.report.verdict_sentence import CHANGED
 
@@ -116,28 +116,37 @@ def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
     return changed
 
 
-# a log names the CUDA of a build (2.27.5+cuda12.9), a record may not: then that is no difference
 def _differ(was: list[str] | None, now: list[str] | None) -> bool:
+    """Whether the values differ. A log names the CUDA of a build (2.27.5+cuda12.9), and a record may not:
+    then the part behind + does not count."""
     if not was or not now or all("+" in version for version in (*was, *now)):
         return was != now
     return {version.partition("+")[0] for version in was} != {version.partition("+")[0] for version in now}
 
 
 def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference:
-    rows = [
+    harmless = [
         row["why"] for row in _TABLE["harmless"] if row["kind"] == kind and re.fullmatch(row["name"], name)
     ]
     if kind == "environment" and (name not in variables() or variables()[name].until):
-        rows.append("no known library reads this variable")
-    return Difference(kind, name or "channels", _many(was), _many(now), not rows, [*rows, _KINDS[kind]][0])
+        harmless.append("no known library reads this variable")
+    return Difference(
+        kind,
+        name or "channels",
+        _many(was),
+        _many(now),
+        not harmless,
+        harmless[0] if harmless else _KINDS[kind],
+    )
 
 
 def _many(values: list[str]) -> str:
-    return " and ".join([*values[:4], *([f"{len(values) - 4} more"] if len(values) > 4 else [])]) or "not set"
+    return listed(values, 4, separator=" and ") or "not set"
 
 
-# per sync where both timed their syncs, else in all
 def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
+    """The number of communicators if one run opened at least twice as many as the other: for each sync if
+    both runs timed their syncs, else in all."""
     if not (good.communicators and bad.communicators):
         return []
     per = bool(good.syncs and bad.syncs)
@@ -162,8 +171,8 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     ]
 
 
-# the same with its sentence, and the differences in order: what could explain most first
 def _in_order(compared: Comparison) -> Comparison:
+    """The same with its sentence, and with the differences that could explain most first."""
     differences = sorted(
         compared.differences,
         key=lambda d: (not d.could_explain, d.is_tested, [*_KINDS].index(d.kind), d.name),
@@ -215,7 +224,7 @@ def findings(compared: Comparison | None) -> list[Finding]:
     rows = [
         *(
             (f"{d.name} changed (was {d.good}, now {d.bad}){more}", CHANGED)
-            for d in could[: bool(compared.of)]
+            for d in (could[:1] if compared.of else [])
         ),
         *(
             ("{}: {} in the good run, {} in the bad run ({})".format(t.kind, *t.spans, t.says), "both runs")

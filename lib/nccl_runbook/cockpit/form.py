@@ -185,12 +185,11 @@ class Cockpit:
         them; so is the fix's setting."""
         answer = self.case(None)
         test, lead = (answer.test, answer.lead) if answer else (None, None)
-        asked = test.steps if test else []
         self.plan.children = [
             self.boxes[step.name] for step, _ in plan(test, self.gathered.steps) if step.name in self.boxes
         ]
         for name, box in self.boxes.items():
-            box.value = name in asked if test else lead is None
+            box.value = name in test.steps if test else lead is None
         lines = (line for remedy in (lead.remedy if lead else ()) for line in remedy.lines)
         setting = " ".join(match[1] for match in map(_SETTINGS.fullmatch, lines) if match)
         self.fields["setting"].value = setting

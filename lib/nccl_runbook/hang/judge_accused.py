@@ -228,8 +228,9 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
     stopped and busy ranks look alike. If all others lost a connection, the first one lost it to a rank that
     ended."""
     mute, dumped = unheard(hang.logs), {f.rank for f in hang.files if f.what == "dump"}
-    candidates = {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
-    candidates |= {r.rank for r in mute} - dumped
+    candidates = ({r.rank for r in mute} - dumped) | (
+        {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
+    )
     quiet = {
         r.rank: r.last
         for r in [*hang.logs.ranks, *mute]

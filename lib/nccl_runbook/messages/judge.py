@@ -16,8 +16,10 @@ def current(logs: Logs) -> Logs:
     quoted lines."""
     if logs.catalogue == version():
         return logs
-    quoted = [(line, occurrence) for occurrence in logs.seen.values() for line in occurrence.lines]
-    quoted += [(t.first, Seen([t.first], t.times)) for t in logs.unknown]
+    quoted = [
+        *((line, occurrence) for occurrence in logs.seen.values() for line in occurrence.lines),
+        *((t.first, Seen([t.first], t.times)) for t in logs.unknown),
+    ]
     asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
     matched = {
         name: [(line, occurrence) for line, occurrence in quoted if compiled(e).search(plain(line.text))]

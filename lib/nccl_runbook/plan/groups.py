@@ -165,24 +165,16 @@ def _place_of(part: Part, engines_first: bool) -> tuple[bool, int]:
 
 def _ray(mode: Mode, site: Site) -> Placed:
     """Whole nodes: first the engines', then one process a GPU on all others, whatever the trainer's string
-    says."""
+    says. Engines other than vLLM take at least one node."""
     engine = next(iter(mode.of("engine")), None)
+    is_vllm = engine is not None and engine.backend == "vllm"
     size = engine.world_size if engine else 0
-    nodes = (
-        0 if engine is None else size // site.gpus if engine.backend == "vllm" else max(1, size // site.gpus)
-    )
-    left = max(0, site.nodes - nodes) * site.gpus if mode.of("trainer") else 0
+    nodes = max(1, size // site.gpus) if engine and not is_vllm else size // site.gpus
+    nodes_left = max(0, site.nodes - nodes)
+    left = nodes_left * site.gpus if mode.of("trainer") else 0
     count = site.nodes * site.gpus
     wanted = sum(t.world_size for t in mode.of("trainer"))
-    notes = (
-        []
-        if wanted == left
-        else [
-            f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; "
-            f"the string asks for {wanted}"
-        ]
-    )
-    held = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
+    held = count - left if is_vllm else nodes * site.gpus
     return Placed(
         groups_of(
             [job(engine.name or "engine", 0, size, count=count)] if engine else [],
@@ -195,7 +187,15 @@ def _ray(mode: Mode, site: Site) -> Placed:
             (mode.of("trainer") and not left, "zero-visible"),
             (size > held or size + left > count, "oversubscribed"),
         ),
-        tuple(notes),
+        tuple(
+            that_apply(
+                (
+                    wanted != left,
+                    f"Ray gives the trainer {left} processes on {nodes_left} nodes; the string asks for "
+                    f"{wanted}",
+                )
+            )
+        ),
     )
 
 

@@ -112,17 +112,17 @@ def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
 
 
 def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hypothesis:
+    """The indications of one cause as one hypothesis: the surest gives its status, and the one that knows
+    most about the first line gives the explanation and the remedy."""
     best = sorted(own_pointers, key=lambda p: STATUSES.index(p.status))
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
-    speaks = next(
-        # a weaker row of the line that a rank raised says more about it
-        (
-            p
-            for p in (best if cause_id == "peer-crashed" else surest)
-            if p.advice and (p.advice.says or p.advice.remedy) and p.evidence[0] == best[0].evidence[0]
-        ),
-        next((p for p in surest if p.advice), best[0]),
-    )
+    about_first_line = [
+        p
+        # of a crash, a weaker message of the line that the rank raised says more
+        for p in (best if cause_id == "peer-crashed" else surest)
+        if p.advice and (p.advice.says or p.advice.remedy) and p.evidence[0] == best[0].evidence[0]
+    ]
+    speaks = (about_first_line or [p for p in surest if p.advice] or best)[0]
     advice = speaks.advice or Advice()
     quoted = (speaks, *best) if advice.says else best  # first the line of which the answer speaks
     evidence = tuple(dict.fromkeys(line for p in quoted for line in p.evidence))[:8]

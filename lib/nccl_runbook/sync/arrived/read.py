@@ -113,7 +113,12 @@ def sources(name: str, other: Digest) -> list[str]:
     elif name in _TIED:
         names = [n for n in _TIED if n in other]
     else:
-        names = [name.replace(one, p) for one, parts in _FUSED.items() if f".{one}." in name for p in parts]
+        names = [
+            name.replace(fused, part)
+            for fused, parts in _FUSED.items()
+            if f".{fused}." in name
+            for part in parts
+        ]
     return names if all(n in other for n in names) else []
 
 
@@ -127,8 +132,10 @@ def _pair(trainer: list[str], engine: list[str], held: Digest, ranks: Sequence[D
     together = joined(shards, side_by_side=shards[0].rows == want.rows)
     each = shards if all(shard[:3] == want[:3] for shard in shards) else [together]
     fused = len(shards) > 1 and len(trainer) + len(engine) > 2
-    outcome, got = max(
-        ((_said(want, got, engine[0], fused), got) for got in each), key=lambda s: not s[0].startswith("same")
+    # the first that differs, if any does
+    outcome, got = min(
+        ((_said(want, got, engine[0], fused), got) for got in each),
+        key=lambda pair: pair[0].startswith("same"),
     )
     return Pair(trainer, engine, outcome, f"{want} on the trainer, {got} on the engine")
 

@@ -103,12 +103,11 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
     with several, the host that all of them share. None if all data is acknowledged."""
     resting = {(v.host, v.pid) for v in base.ranks if v.does in AT_REST}
     hosts = {v.host for v in base.ranks}
-    paths = _paths([(rank, look) for rank, look in members if (look.host, rank.pid) in resting])
-    if not paths:
+    if not (paths := _paths([(rank, look) for rank, look in members if (look.host, rank.pid) in resting])):
         return None
-    # an end without a rank here is an address, and its host is unknown
-    is_known = hosts.issuperset(host for path in paths for host in path)
-    shared_by_all = set.intersection(*map(set, paths)) if len(paths) > 1 and is_known else set()
+    # no host is blamed if a path leads to a host that was not looked at
+    is_certain = len(paths) > 1 and hosts.issuperset(host for path in paths for host in path)
+    shared_by_all = set.intersection(*map(set, paths)) if is_certain else set()
     why = (
         f"data that ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} "
         "is not acknowledged. The network path drops packets (firewall, link), or a host is down"
@@ -136,8 +135,9 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
 
 def _has_store(rank: LiveRank) -> bool:
     """Whether the rank is connected to the port of the store; True if it names no port."""
-    port = rank.variables.get("MASTER_PORT")
-    return not port or any(s.remote.endswith(f":{port}") for s in known(rank.sockets))
+    return not (port := rank.variables.get("MASTER_PORT")) or any(
+        s.remote.endswith(f":{port}") for s in known(rank.sockets)
+    )
 
 
 def _address(end: str) -> str:
