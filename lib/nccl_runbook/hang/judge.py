@@ -72,8 +72,7 @@ def judge_hang(hang: Hang) -> HangVerdict:
 
 
 def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerdict:
-    """The verdict on the ``accused`` ranks. The worst kind of fault among them leads, and all other ranks
-    that wait are victims."""
+    """The verdict on these ranks. The worst kind of fault leads; other ranks that wait are victims."""
     lead = min(accused, key=lambda a: (_WORST.index(a.kind), a.rank))
     ranks = tuple(a.rank for a in accused)
     waits = [w for w in graph.all() if w.rank not in ranks]
