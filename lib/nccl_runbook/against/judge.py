@@ -79,6 +79,8 @@ def explained(compared: Comparison, lead: Finding | None) -> Comparison:
 
 
 def _time(kind: str, good: list[float], bad: list[float]) -> TimeChange:
+    """How one time or bandwidth changed. It became slower or faster only if the medians differ by the factor
+    SLOWER and the middle halves of the samples do not overlap."""
     was, now, unit = _spread(good), _spread(bad), "GB/s" if kind.endswith("GB/s") else "s"
     if min(was[0], now[0]) < LEAST[unit]:
         return TimeChange(kind, was, now, "too few samples", unit)
@@ -90,17 +92,21 @@ def _time(kind: str, good: list[float], bad: list[float]) -> TimeChange:
 
 
 def _spread(values: list[float]) -> tuple[int, float, float, float]:
+    """(number, median, least, most); zeros without a value."""
     return (
         (len(values), statistics.median(values), min(values), max(values)) if values else (0, 0.0, 0.0, 0.0)
     )
 
 
 def _apart(one: list[float], other: list[float]) -> bool:  # the middle halves of the two do not overlap
+    """Whether the middle halves of the two samples do not overlap."""
     (a, _, b), (c, _, d) = (statistics.quantiles(v, n=4, method="inclusive") for v in (one, other))
     return b < c or d < a
 
 
 def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
+    """Every version and setting that differs. A name that only one run shows differs only if the other run
+    shows all names of that kind."""
     # who shows every variable that is set leaves out those that were not: records, and logs or scripts
     # beside others of their kind; any other silence is no difference
     alike, changed = good.variables_from == bad.variables_from != [], list[Difference]()
@@ -125,6 +131,7 @@ def _differ(was: list[str] | None, now: list[str] | None) -> bool:
 
 
 def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference:
+    """The difference, with the reason why it could or could not explain a change."""
     harmless = [
         row["why"] for row in _TABLE["harmless"] if row["kind"] == kind and re.fullmatch(row["name"], name)
     ]
@@ -141,6 +148,7 @@ def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference
 
 
 def _many(values: list[str]) -> str:
+    """The first four values, and the number of the others; "not set" without a value."""
     return listed(values, 4, separator=" and ") or "not set"
 
 
@@ -183,6 +191,7 @@ def _in_order(compared: Comparison) -> Comparison:
 
 
 def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
+    """What became slower, how many differences could explain it, and whether the good run had a fault."""
     slower = next((t for t in reversed(compared.times) if "slower" in t.says), None)
     head = "Both runs print too few times to compare. " if compared.times else ""
     if slower:

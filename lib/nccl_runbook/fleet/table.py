@@ -98,6 +98,7 @@ def _outcomes(fleet: Fleet, rows: list[list[str | Cell]]) -> str:
 
 
 def _why(fleet: Fleet, line: Line) -> str:
+    """The reason of the node's status; of a missing node, when it last answered."""
     if line.status == MISSING:
         last = fleet.last_answers.get(line.node, "")
         return f"no record since {last}" if last else "no record in any night"
@@ -105,6 +106,7 @@ def _why(fleet: Fleet, line: Line) -> str:
 
 
 def _tone(status: str) -> str:
+    """The status as the tone of a cell."""
     return {MISSING: "unknown", "running": "unknown", "skipped": "muted", "ok": ""}.get(status, status)
 
 

@@ -226,6 +226,7 @@ def divisors(option: str, total: int, replicas: int) -> str:
 
 
 def _group(name: str, jobs: Sequence[Job], of: str = "") -> Group:
+    """The group of these jobs, whose ranks are numbered one job after the other."""
     return Group(
         name,
         tuple(

@@ -64,6 +64,7 @@ CUTS = (
 
 
 def _middle_out(text: str, limit: int) -> str:
+    """A text longer than ``limit`` as its head, a note of what was cut, and its tail."""
     if len(text) <= limit:
         return text
     head = limit * 2 // 3
@@ -199,6 +200,7 @@ def _first_shown(table: Table) -> tuple[bool, bool]:
 
 
 def _counts(document: VerdictDocument) -> str:
+    """The number of steps, and how many have each status."""
     words = [s.status for s in document.steps]
     counts = [
         f"{words.count(w)} {badge(w).word}"

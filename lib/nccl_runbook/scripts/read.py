@@ -263,6 +263,7 @@ def _unquoted(word: str) -> str:
 
 
 def _flags(words: list[str]) -> dict[str, tuple[str, ...]]:
+    """Name of each flag -> its values; an override such as a.b=c is a flag, too."""
     flags: dict[str, tuple[str, ...]] = {}
     latest = ""  # the flag that takes the words behind it
     for word in words:

@@ -54,6 +54,7 @@ def collect(trainer: str, engine: str) -> Arrival:
 
 
 def _digest(path: str) -> dict[str, Held]:
+    """Tensor name -> what one side holds. ValueError if the file cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             tensors = json.load(file)["tensors"].items()
@@ -66,6 +67,7 @@ def _digest(path: str) -> dict[str, Held]:
 
 
 def _held(dtype: str, shape: Sequence[int], sums: Sequence[str]) -> Held:
+    """The entry of a tensor. ValueError if it has no shape."""
     if not all(type(side) is int and 0 <= side < 1 << 40 for side in shape):
         raise ValueError("no shape")
     columns = shape[-1] if len(shape) > 1 else 1
