@@ -134,9 +134,12 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
             if alone
             else f"never reached {called(hang, wait)}"
         )
-        + f"; {where}" * bool(where)
-        + "; this rank completed all collectives that it issued, and then issued no more"
-        * (kind == "host-busy" and stack is None)
+        + (f"; {where}" if where else "")
+        + (
+            "; this rank completed all collectives that it issued, and then issued no more"
+            if kind == "host-busy" and stack is None
+            else ""
+        )
     )
     evidence = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     # numbers of other groups, and of p2p, count on their own

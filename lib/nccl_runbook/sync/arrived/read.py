@@ -15,7 +15,12 @@ _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|module|_fsdp_wrapped_module|_
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 # stacks of experts, as vLLM's FusedMoE (w13: gate, then up) and transformers name them; rows in this order
 _STACK = re.compile(r"(.*\bexperts\.)(w13_weight|gate_up_proj|w2_weight|down_proj)")
-_EACH = {True: ("gate_proj", "up_proj"), False: ("down_proj",)}
+_EACH = {
+    "w13_weight": ("gate_proj", "up_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "w2_weight": ("down_proj",),
+    "down_proj": ("down_proj",),
+}
 _OTHER_NAME = {"w13_weight": "gate_up_proj", "w2_weight": "down_proj"}
 _TIED = ("lm_head.weight", "model.embed_tokens.weight")  # one tensor, which either side may leave out
 _PADDED = ("embed_tokens", "lm_head")  # engines round their rows up, with zeros, which add nothing to a sum
@@ -107,10 +112,10 @@ def sources(name: str, other: Digest) -> list[str]:
         return [name]
     if stack:
         also = [f"{stack[1]}{n}" for names in _OTHER_NAME.items() if stack[2] in names for n in names]
-        each = _EACH[stack[2] in ("w13_weight", "gate_up_proj")]
+        each = _EACH[stack[2]]
         experts = itertools.takewhile(lambda e: f"{stack[1]}{e}.{each[0]}.weight" in other, itertools.count())
         names = [n for n in also if n in other] or [
-            f"{stack[1]}{e}.{p}.weight" for e in experts for p in each
+            f"{stack[1]}{expert}.{part}.weight" for expert in experts for part in each
         ]
     elif name in _TIED:
         names = [n for n in _TIED if n in other]
