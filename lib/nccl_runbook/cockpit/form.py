@@ -198,10 +198,10 @@ class Cockpit:
     def values(self) -> dict[str, Any]:
         """The values for a run: plain variables, and the steps that read what was given, so that its page
         holds the answer."""
-        read = (
+        log_steps = (
             [r.step for r in self.gathered.records if r.step in (DUMPS, LOGS)] if self.material.logs else []
         )
-        return {**self.namespace, "steps": [*self._ticked(), *read] if self.namespace["steps"] else []}
+        return {**self.namespace, "steps": [*self._ticked(), *log_steps] if self.namespace["steps"] else []}
 
     def draw(self) -> None:
         """Show everything that depends on the fields, the answer and the run."""

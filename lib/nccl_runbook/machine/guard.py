@@ -66,12 +66,12 @@ def _counts(owner: Owner) -> bool:
 
 def _unlisted(use: GpuUse, is_wsl: bool) -> str:
     """Memory or utilisation on a GPU that no listed process explains, in words; "" if none to speak of."""
-    listed = [] if isinstance(use.owners, Gap) else use.owners
-    sizes = [use.used_mib, *(o.used_mib for o in listed)]
+    owners = [] if isinstance(use.owners, Gap) else use.owners
+    sizes = [use.used_mib, *(o.used_mib for o in owners)]
     rest = 0 if any(isinstance(mib, Gap) for mib in sizes) else sizes[0] - sum(sizes[1:])
     if rest > (UNLISTED_WSL_MIB if is_wsl else UNLISTED_MIB):
         return f"{rest} MiB"
-    samples = [] if isinstance(use.utilisation_percent, Gap) or listed else use.utilisation_percent
+    samples = [] if isinstance(use.utilisation_percent, Gap) or owners else use.utilisation_percent
     return (
         f"{min(samples)} % utilisation"
         if samples and min(samples) >= (WORKING_WSL_PERCENT if is_wsl else WORKING_PERCENT)
