@@ -200,9 +200,9 @@ def search(
         else sorted(d for d in failing.world.request.devices if d is not None)
     )
     matrix = [] if isinstance(pairs, Gap) else pairs.pairs
-    if (len(gpus) < 3 and failing.failed_twice) or len(
-        set(failing.world.request.devices)
-    ) < failing.world.request.world_size:
+    if len(set(failing.world.request.devices)) < failing.world.request.world_size or (
+        len(gpus) < 3 and failing.failed_twice
+    ):
         return Gap("not-run", "two GPUs make only one pair, which the test of all GPUs has tested")
     if not any(t.passed for t in singles.trials.values()) or (
         len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix)
