@@ -194,7 +194,7 @@ def worse(rows: Iterable[Row], new: Iterable[Row]) -> list[str]:
         (row["hardware"], fault): outcomes for row in rows if row["subject"] == "gym" for fault, outcomes in row.get("faults", {}).items()
     }
     lost = [f"{fault}: {OUTCOMES[outcomes.index(1)]}" for row in new for fault, outcomes in row["faults"].items()
-            if outcomes[2] or not outcomes[0] and last.get((row["hardware"], fault), (0,))[0]]
+            if outcomes[2] or (not outcomes[0] and last.get((row["hardware"], fault), (0,))[0])]
     return lost + [
         f"false alarms: {row['works'][1]} in {row['works'][0]} jobs without a fault" for row in new if row.get("works", (0, 0))[1]
     ]

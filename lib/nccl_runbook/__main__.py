@@ -148,7 +148,7 @@ def main() -> None:
         )
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
     command, *words = sys.argv[1:] or [""]
-    plain = command in ("diagnose", "triage") or command == "env" and len(words) == 1
+    plain = command in ("diagnose", "triage") or (command == "env" and len(words) == 1)
     if words and plain and all(word == "-" or word[:1] != "-" for word in words):
         try:  # paths alone need no parser: typer takes 0.06 s to import, and 0.13 more to build one
             getattr(importlib.import_module(f"nccl_runbook.cli.{command}"), command)(

@@ -221,6 +221,7 @@ def _end(
 
 
 def _document(compared: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
+    """What --json prints; its schema is schemas/ab.json."""
     ratios = [
         {"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n}
         for n in comparison_ratio.names(compared)

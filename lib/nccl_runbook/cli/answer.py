@@ -61,7 +61,7 @@ def in_a_folder(path: Path | None) -> Path | None:
 
 def _own_page(path: Path | None) -> Path | None:
     size = path.stat().st_size if in_a_folder(path) and path.is_file() else 0
-    if size > 1 << 22 or size and not (os.access(path, os.R_OK) and _TITLE in path.read_bytes()):
+    if size > 1 << 22 or (size and not (os.access(path, os.R_OK) and _TITLE in path.read_bytes())):
         leave(f"cannot write {path}: the file exists, and was not written by nccl-runbook")
     return path
 
@@ -154,7 +154,7 @@ def _never_read(path: str) -> str:
     # to open a pipe would wait for whoever writes to it
     return (
         ""
-        if os.path.isfile(name) and not waits(name) or os.path.isdir(name)
+        if (os.path.isfile(name) and not waits(name)) or os.path.isdir(name)
         else (f"{path} is a pipe, a socket or a device, not a regular file; first copy its text into a file")
     )
 

@@ -141,10 +141,8 @@ def sync(
     recommend a method for this machine."""
     if (
         sum(map(bool, (trace, pid, will_it_pay, arrived))) > 1
-        or areal
-        and not allocation
-        or link
-        and not will_it_pay
+        or (areal and not allocation)
+        or (link and not will_it_pay)
     ):
         answer.leave(
             "--areal needs --allocation, --link needs --will-it-pay, and you can use only one "
@@ -191,7 +189,7 @@ def sync(
 def _compared(
     step: Step, checkpoints: tuple[str, str] | None, link: str, digests: tuple[str, str] | None
 ) -> tuple[list[Any], tuple[str, ...], list[Table]]:
-    name, collect, judge, tables = (
+    name, collect, judge, table_makers = (
         (
             "pays",
             (
@@ -208,7 +206,7 @@ def _compared(
         else ("arrived", (read_arrived.collect, *(digests or ())), judge_arrived.judge, (arrival_table,))
     )
     compared = step.collect(name, *collect)
-    return judge(compared), (name,), [table(compared) for table in tables]
+    return judge(compared), (name,), [table(compared) for table in table_makers]
 
 
 def _own(
@@ -268,13 +266,13 @@ def _finish(
     step: Step,
     findings: list[Any],
     rests_on: tuple[str, ...],
-    tables: list[Table],
+    shown: list[Table],
     json: bool,
     html: Path | None,
     fail_on: str,
     received: int,
 ) -> None:
-    step.finish(findings, rests_on, tables)
+    step.finish(findings, rests_on, shown)
     record = step.redactor.json(step.record)
     info = RunInfo(
         id="sync",
@@ -288,7 +286,7 @@ def _finish(
     )
     document = verdict_document(info, [record])
     lines = [
-        *map(repr, tables[:-1] or tables),
+        *map(repr, shown[:-1] or shown),
         repr(StepView(record)),
         f"verdict: {document.verdict} (exit code {document.exit_code})",
     ]

@@ -213,19 +213,19 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
 def _differ(
     env: Environment, what: str, key: str, values: list[str | Gap], severity: Severity, *remedy: Remedy
 ) -> Iterator[Finding]:
-    known = [
+    shown = [
         (index, env.roles[index].name, value)
         for index, value in enumerate(values)
         if not isinstance(value, Gap)
     ]
-    if len({value for _, _, value in known}) > 1:
+    if len({value for _, _, value in shown}) > 1:
         yield Finding(
             "roles-differ",
             severity,
-            f"{what}: different values in {', '.join(f'{role} ({value})' for _, role, value in known)}",
+            f"{what}: different values in {', '.join(f'{role} ({value})' for _, role, value in shown)}",
             tuple(
                 Evidence(f"{role}: {what}={value}", f"environment.roles[{i}].{key}")
-                for i, role, value in known
+                for i, role, value in shown
             ),
             remedy,
         )

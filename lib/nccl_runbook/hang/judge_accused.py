@@ -134,9 +134,12 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
             if alone
             else f"never reached {called(hang, wait)}"
         )
-        + f"; {where}" * bool(where)
-        + "; this rank completed all collectives that it issued, and then issued no more"
-        * (kind == "host-busy" and stack is None)
+        + (f"; {where}" if where else "")
+        + (
+            "; this rank completed all collectives that it issued, and then issued no more"
+            if kind == "host-busy" and stack is None
+            else ""
+        )
     )
     evidence = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     # numbers of other groups, and of p2p, count on their own
@@ -228,8 +231,9 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
     stopped and busy ranks look alike. If all others lost a connection, the first one lost it to a rank that
     ended."""
     mute, dumped = unheard(hang.logs), {f.rank for f in hang.files if f.what == "dump"}
-    candidates = {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
-    candidates |= {r.rank for r in mute} - dumped
+    candidates = ({r.rank for r in mute} - dumped) | (
+        {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
+    )
     quiet = {
         r.rank: r.last
         for r in [*hang.logs.ranks, *mute]
@@ -238,7 +242,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
     spoke = [
         r
         for r in hang.logs.ranks
-        if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)
+        if r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text))
     ]
     if (
         not candidates <= set(quiet) - dumped

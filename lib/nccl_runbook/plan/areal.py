@@ -178,7 +178,9 @@ def _tree(text: str, rules: Rules) -> Tree:
             SYNTAX, _stops(text, getattr(error, "column", 0)), max(0, getattr(error, "column", 0))
         ) from error
     for token in tree.scan_values(lambda t: getattr(t, "type", "") in ("TRAINER", "EVAL")):
-        if token.type == "TRAINER" and token not in rules.trainers or token.type == "EVAL" and not rules.eval:
+        if (token.type == "TRAINER" and token not in rules.trainers) or (
+            token.type == "EVAL" and not rules.eval
+        ):
             raise Refused(SYNTAX, f"{rules.tag} does not know {token!s}", token.column)
     return tree
 

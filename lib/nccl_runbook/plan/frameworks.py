@@ -117,7 +117,7 @@ def _openrlhf(launch: Launch) -> Shape:
     }
     parts = [part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
-        with_actor = together or role == "ref" and launch.on("share_ref")
+        with_actor = together or (role == "ref" and launch.on("share_ref"))
         with_critic = role == "reward" and has["critic"] and launch.on("share_reward")
         # the actor is part 0, and the critic stands just before the reward
         anchor = 0 if with_actor else len(parts) - 1 if with_critic else None

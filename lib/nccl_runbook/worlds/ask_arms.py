@@ -175,7 +175,7 @@ def collect(
                 n: env
                 for n, (env, _, before) in named.items()
                 if n not in trials
-                and (before is None or n == only or control.passed and before == "P2P off fails")
+                and (before is None or n == only or (control.passed and before == "P2P off fails"))
             },
             control,
         )

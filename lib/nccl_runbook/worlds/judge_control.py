@@ -207,7 +207,7 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         if re.fullmatch(pattern, k)
     ]
     by_message = [fault.cause] if fault.status == "established" else []
-    cause_id = [*by_message, *named, decision.cause][0] if settled else decision.cause
+    cause_id = (by_message or named or [decision.cause])[0] if settled else decision.cause
     left = (
         f"{guilty.why_not}, with {len(names)} possible variables: {', '.join(names)}"
         if "budget" in guilty.why_not

@@ -179,7 +179,7 @@ def _environment(raw: dict[str, Any]) -> dict[str, Any]:
 def judged(record: Record) -> tuple[str, str]:
     """(status, reason) of a record. GPUs that nccl-look.pyz left unjudged are judged here; of its worlds the
     outcomes are compared."""
-    if record.ended and record.findings or record.status != "unknown":
+    if (record.ended and record.findings) or record.status != "unknown":
         return record.status, record.reason
     if record.step != GPUS_STEP:
         worlds_failed = [

@@ -26,7 +26,7 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
         or plugin not in ("", "none")
         or any(n.startswith(("FI_", "OFI_NCCL_")) for n in s)
     )
-    if net == "socket" or off not in OFF and not plugged:
+    if net == "socket" or (off not in OFF and not plugged):
         forced = s["NCCL_NET" if net == "socket" else "NCCL_IB_DISABLE"]
         costs = of_several_hosts(forced.role) and (bool(hcas) or any(map(NEEDS_HCA.match, s)))
         yield forced.finding(
@@ -121,7 +121,7 @@ def hca_missing(host: Host, s: Setting) -> Iterator[Finding]:
 def of_several_hosts(role: Role) -> bool:
     """Whether the role's job spans several hosts, by its node count or torchrun's world sizes."""
     world, local = (role.variables.get(n, "") for n in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    return role.nodes > 1 or world.isdecimal() and local.isdecimal() and world != local
+    return role.nodes > 1 or (world.isdecimal() and local.isdecimal() and world != local)
 
 
 def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:

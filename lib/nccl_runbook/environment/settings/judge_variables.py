@@ -178,7 +178,7 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
             f"unset {s.name}",
         )
     elif is_set and (
-        s.value.casefold() in known["chatty"].get(s.name, ()) or v.debugging and s.name not in _OWN_RULE
+        s.value.casefold() in known["chatty"].get(s.name, ()) or (v.debugging and s.name not in _OWN_RULE)
     ):
         logs = s.name == "NCCL_DEBUG"
         yield s.finding(

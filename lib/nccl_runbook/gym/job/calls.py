@@ -100,7 +100,7 @@ class Calls(Loop):
         from torch.nn.parallel import DistributedDataParallel
 
         self.until_trouble()
-        layers = [self.net, *[self.torch.nn.Linear(8, 8)] * (self.rank == 2)]
+        layers = [self.net, *([self.torch.nn.Linear(8, 8)] if self.rank == 2 else [])]
         DistributedDataParallel(self.torch.nn.Sequential(*layers))
 
     def uneven(self) -> None:
