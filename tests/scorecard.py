@@ -343,9 +343,9 @@ def sentence(rows: Sequence[Row]) -> str:
     total = sum(tally(rows).values(), Counter())
     runs, alarms = (sum(r["works"][at] for r in rows if "works" in r) for at in (0, 1))
     return (
-        f"Of {sum(total.values())} planted faults, {total['right']} were named right, {total['undecided']} were left undecided and"
-        f" {total['wrong']} were wrong; {alarms} false alarm{'' if alarms == 1 else 's'} in {runs} healthy jobs and runs"
-        f" ({bound(runs, alarms)} at 95 %)."
+        f"Of {sum(total.values())} planted faults, the tool explained {total['right']} correctly and {total['wrong']} wrongly, and left"
+        f" {total['undecided']} undecided. It raised {alarms} false alarm{'' if alarms == 1 else 's'} in {runs} healthy jobs and runs"
+        f" (95 % interval of the rate: {bound(runs, alarms)})."
     )
 
 

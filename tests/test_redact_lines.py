@@ -91,6 +91,8 @@ def made(kind: str, pick: random.Random) -> str:
     }
     if kind in simple:
         return simple[kind]
+    if kind[0] == "=":
+        return kind[1:]
     if kind == "J":
         return f"eyJhbGciOiJIUzI1NiJ9.eyJ{made('a40', pick)}.{made('a43', pick)}"
     return "".join(pick.choices(ALPHABETS[kind[0]], k=max(int(kind[1:]) - 2, 1))) + {"d": "42", "A": "Q7", "h": "a7"}.get(kind[0], "k4")
@@ -104,7 +106,7 @@ def filled(shape: str, pick: random.Random) -> tuple[str, list[str]]:
         values.append(made(match[1], pick))
         return values[-1]
 
-    return re.sub("«(\\w+)»", value, shape).replace("⏎", "\n"), values
+    return re.sub("«(=?[^«»]+)»", value, shape).replace("⏎", "\n"), [v.replace("⏎", "\n") for v in values]
 
 
 def left(text: str, values: list[str]) -> list[str]:

@@ -79,7 +79,8 @@ def __getattr__(name: str) -> Any:
             Literal[FAIL_ON],
             typer.Option(
                 metavar="VERDICT",
-                help=f"Lowest verdict that gives an exit code other than 0: {', '.join(FAIL_ON)}.",
+                help="Mildest verdict that gives an exit code other than 0: broken (the most severe), "
+                "degraded or unknown. With never, every verdict gives exit code 0.",
             ),
         ],
         "JsonOption": Annotated[
@@ -114,8 +115,8 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 metavar="FILE",
                 callback=in_a_folder,
-                help="Also save what the command read in this file. `look --record` judges such files "
-                "later, and joins the files of several hosts.",
+                help="Also write the stacks and process states to this file. `look --record` judges such "
+                "files later, and joins the files of several hosts.",
             ),
         ],
     }[name]

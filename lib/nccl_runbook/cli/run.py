@@ -83,8 +83,8 @@ def run(
         list[str],
         typer.Option(
             metavar="GOOD",
-            help="Files of a good run to compare with: its folder below outputs/, its records, or its "
-            "logs. Repeatable.",
+            help="Files of a good run to compare with: the folder that `run` wrote (outputs/<UTC time>), "
+            "records or logs. Repeatable.",
         ),
     ] = [],  # noqa: B006
     record: Annotated[

@@ -62,14 +62,14 @@ def sync(
         ),
     ] = "",
     receivers_busy: Annotated[
-        str, typer.Option(metavar="LIST", help="Also measure while engines multiply matrices of these sizes.")
+        str, typer.Option(metavar="LIST", help="Sizes N: also measure while engines multiply N x N matrices.")
     ] = "",
     tensor_parallel: Annotated[
         int, typer.Option(metavar="N", min=1, help="Ranks per engine. Each rank holds a part of each tensor.")
     ] = 1,
     layers: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers; 0 means all.")] = 0,
     repeats: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Syncs per method. The first one has a separate column.")
+        int, typer.Option(metavar="N", min=1, help="Syncs per method; the table shows the first separately.")
     ] = 3,
     directory: Annotated[
         str,
@@ -79,7 +79,7 @@ def sync(
     ] = "",
     allocation: Annotated[
         str,
-        typer.Option(metavar="STRING", help="Your AReaL allocation, which `sync` first plans on these GPUs."),
+        typer.Option(metavar="STRING", help="AReaL allocation string. `sync` also shows its placement."),
     ] = "",
     areal: Annotated[
         str, typer.Option(metavar="TAG", help="AReaL tag of --allocation. Default: the newest known tag.")

@@ -64,7 +64,7 @@ _WORD = re.compile(
     r"(?<!(?i:credential[_ -]))(?<!(?i:password[_ -]))(?<!(?i:cookie[_ -]))"
     r"(?i:(?:x-amz-(?:cf-)?)?id(?:-\d)?|uid|etag|hash|digest|checksum|integrity|fingerprint|"
     r"commit|revision|sha\d{1,3}|md5)(?:\\?[\"'])?[ ]?[:=-][ ]?(?:\\?[\"'])?|"
-    r"\bAAAA[BCE][23]|\b_[ZR]|\bocid1\.)[\w+/=.-]+|"
+    r"\bAAAA[BCE][23]|\b_[ZR]|\bocid1\.|\bh1:)[\w+/=.-]+|"
     r"(?<![\w+/~.-])(?=[A-Za-z_+/~.-]*[0-9])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
 )
 # base64, in which a slash is no end: no part of it is a word or a number

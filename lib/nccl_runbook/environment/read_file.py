@@ -266,7 +266,9 @@ def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
         )
     if all(len(data) <= _EXTENDED for data in bridges.values()):
         return Gap(
-            "no-permission", "only root can read PCI access control (ACS): sudo lspci -vvv | grep -i acsctl"
+            "no-permission",
+            "only root can read whether PCIe Access Control Services (ACS) are on: "
+            "sudo lspci -vvv | grep -i acsctl",
         )
     return sorted(bus for bus, data in bridges.items() if _control(data) & _REDIRECTS)
 

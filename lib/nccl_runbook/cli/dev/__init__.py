@@ -33,7 +33,13 @@ def dev(
     ] = "cpu",
     works: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=1000, help="Only jobs without a fault: N runs, each in turn."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Run only the healthy jobs, one after another and again from the first, "
+            "until N jobs have run.",
+        ),
     ] = None,
     at_once: Annotated[
         int,
@@ -42,7 +48,8 @@ def dev(
             min=1,
             max=32,
             show_default=False,
-            help="Jobs at a time on the CPU. Default: two per core, as a job mostly waits.",
+            help="Number of jobs that run at the same time on the CPU. Default: two per core, "
+            "because a job mostly waits.",
         ),
     ] = min(32, 2 * (os.cpu_count() or 1)),
     to_the_end: Annotated[
@@ -69,7 +76,8 @@ def dev(
 ) -> None:
     """Check on this machine whether `diagnose` works. The command starts real jobs, most of them with
     a planted mistake, and compares each answer of `diagnose` with the mistake. Each job has up to
-    three small ranks over Gloo, or one or two ranks over NCCL, and leaves no process."""
+    three small ranks over Gloo, or one or two ranks over NCCL. When a job ends, none of its processes is
+    left."""
     if unknown := [name for name in fault if name not in jobs()]:
         answer.leave(f"there is no job {unknown[0]}. List all jobs with: nccl-runbook dev gym --list")
     there = [job for job in jobs().values() if (job.gpus > 0) == (on == "gpu")]

@@ -83,7 +83,7 @@ def hosts(
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit, such as 90s or 5m.")] = "90s",
     no_ranks: Annotated[
         bool,
-        typer.Option("--no-ranks", help="Only compare the hosts and test TCP paths; start no test ranks."),
+        typer.Option("--no-ranks", help="Only compare the hosts and test TCP paths; start no test jobs."),
     ] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
@@ -94,8 +94,8 @@ def hosts(
         str, typer.Option(hidden=True)
     ] = "",  # for the runbook's own tests, as in ranks/check.py
 ) -> None:
-    """Compare the hosts of one job, test TCP between the hosts, and run test ranks on each host and over
-    all hosts."""
+    """Compare the hosts of one job, test the TCP paths between the hosts, and run short test jobs: first one
+    on each host, then one on all hosts together."""
     if sum(map(bool, (names, job, ray, record))) > 1:
         answer.leave("use only one of host names, --job, --ray and --record")
     if record:

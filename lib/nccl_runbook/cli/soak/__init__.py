@@ -111,9 +111,9 @@ def soak(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Repeat your command, a collective or a weight sync. How often does a run fail, do the runs get
-    slower, and does another setting help? If `soak` is killed, the results of all finished runs are
-    still on disk."""
+    """Run the same thing again and again: your command, or a collective, or a weight sync. How
+    often does a run fail, do the runs get slower, and does another setting help? If `soak` is killed, the
+    results of all finished runs are still on disk."""
     stop.end()  # until the first run
     stopped = stop.Stop()
     with contextlib.ExitStack() as stack:

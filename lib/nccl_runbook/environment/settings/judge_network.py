@@ -158,7 +158,7 @@ def peer_traffic_redirected(host: Host) -> Iterator[Finding]:
         yield Finding(
             "peer-traffic-redirected",
             Severity.NOTE,
-            f"PCI access control (ACS) redirects peer-to-peer traffic at {len(host.acs)} PCIe bridges",
+            f"Access Control Services (ACS) redirect peer-to-peer traffic at {len(host.acs)} PCIe bridges",
             (
                 Evidence(", ".join(host.acs[:8]), "environment.host.acs"),
                 Evidence(f"IOMMU {host.iommu}", "environment.host.iommu"),
