@@ -15,12 +15,13 @@ from nccl_runbook.case.judge import (
     DUMPS,
     met,
 )
+from nccl_runbook.causes.causes import launcher_of
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.logs.file import Limit
+from nccl_runbook.logs.file import Limit, text_of
 from nccl_runbook.logs.kind import READ_BY_HANG
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read import collect
@@ -112,6 +113,10 @@ def logs_of(material: Material, stdin: BinaryIO | None, compared: Comparison | N
     """The judgement of what was printed and reported. ``compared``: with a good run."""
     limit = Limit()
     logs = collect([*material.logs], "\n".join(material.words), stdin, limit)
+    if not logs.launcher:  # a log need not name what started the job
+        texts = [text_of(p, 1 << 18, "a script") for p in (*material.scripts, *material.configurations)]
+        script = "\n".join(text for text in texts if isinstance(text, str))
+        logs = dataclasses.replace(logs, launcher=launcher_of(script))
     return of_logs(logs, hang_of(logs, [p for p in material.logs if p != "-"], limit), compared)
 
 
