@@ -89,10 +89,11 @@ def left_by(
     )
     plans = [*_plans(material, gpus)]
     settings = [*_settings(material.scripts, material.configurations, gathered.variables, gathered.logs)]
-    # a launch that is planned need not set a variable
+    # beside a log, a script need not set a variable, nor need a launch that is planned
+    beside = [*plans, *gathered.records]
     gathered.records.extend(
         [
-            *(r for r in settings if not plans or {f.id for f in r.findings} != {"nothing-read"}),
+            *(r for r in settings if not beside or {f.id for f in r.findings} != {"nothing-read"}),
             *plans,
             *(_recorded(material.records) if material.records else ()),
         ]
@@ -113,10 +114,9 @@ def logs_of(material: Material, stdin: BinaryIO | None, compared: Comparison | N
     """The judgement of what was printed and reported. ``compared``: with a good run."""
     limit = Limit()
     logs = collect([*material.logs], "\n".join(material.words), stdin, limit)
-    if not logs.launcher:  # a log need not name what started the job
-        texts = [text_of(p, 1 << 18, "a script") for p in (*material.scripts, *material.configurations)]
-        script = "\n".join(text for text in texts if isinstance(text, str))
-        logs = dataclasses.replace(logs, launcher=launcher_of(script))
+    texts = [text_of(p, 1 << 18, "a script") for p in (*material.scripts, *material.configurations)]
+    # a log need not name what started the job
+    logs = dataclasses.replace(logs, launcher=logs.launcher or launcher_of("\n".join(map(str, texts))))
     return of_logs(logs, hang_of(logs, [p for p in material.logs if p != "-"], limit), compared)
 
 

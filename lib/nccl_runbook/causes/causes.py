@@ -107,8 +107,8 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
 
 def launcher_of(script: str) -> str:
     """The launcher that a script or a manifest uses, as logs name it; empty if none is recognised."""
-    shown = table("causes/launchers")["script"]
-    return next((name for name, words in shown.items() if re.search(words, script)), "")
+    rows = table("causes/launchers")["script"].items()
+    return next((name for name, words in rows if re.search(words, script)), "")
 
 
 NOT_SEEN = Evidence(

@@ -36,8 +36,10 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
         values = {} if isinstance(text, Gap) or "\0" in text else assigned(text)
         for name, value in ((one["name"], one["value"]) for one in settings if one["name"] in values):
             after = changed(text, name, value)
-            is_changed = assigned(after).get(name, (None,))[0] == value
-            if is_changed and name in (variable_of(finding), *_printed(finding, values[name][0])):
+            # a log names no file, but the value
+            shown = rf"\b{name}(?:=| set by environment to ){re.escape(values[name][0])}(?![\w,.:-])"
+            is_meant = name == variable_of(finding) or any(re.search(shown, e.text) for e in finding.evidence)
+            if is_meant and assigned(after).get(name, (None,))[0] == value:
                 # whole, as a secret may have several lines
                 hide = Redactor({n: raw for n, (raw, _) in values.items()}).text
                 return "\n".join(
@@ -46,12 +48,6 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
                     )
                 )
     return ""
-
-
-def _printed(finding: Finding, value: str) -> list[str]:
-    """The variables that had this value in the job, according to the evidence: a log names no file."""
-    shown = rf"\b(\w+)(?:=| set by environment to ){re.escape(value)}(?![\w,.:-])"
-    return [name for e in finding.evidence for name in re.findall(shown, e.text)]
 
 
 def changed(text: str, name: str, value: str | None) -> str:
