@@ -16,8 +16,11 @@ _VALUE = r"(?:\"[^\"\n$`]*\"|'[^'\n]*'|[^\s;&|<>()\"'\\$`]*)(?=[\s;&|]|$)"
 
 # the rest of a pair of Kubernetes and its value's key, behind the dash
 _PAIR = r"([ \t]+name:[ \t]*{}[ \t]*\n\1[ \t]+value:[ \t]*)"
-# what a line of a remedy does to a variable; no value: unset
-_SETTING = re.compile(r"(?:unset|(?:export )?(?=\w+=)) ?(?P<name>\w+)(?:=(?P<value>[\w.:/,^-]+))?")
+# what a line of a remedy does to a variable, as launchers want it; no value: unset
+_SETTING = re.compile(
+    r"(?:unset|# remove|- \{name:|(?:export )?(?=\w+=)) ?(?P<name>\w+)"
+    r"(?:(?:=|, value: \")(?P<value>[\w.:/,^-]+))?(?:\"\})?(?: from env: .*|  #.*)?"
+)
 
 
 def variable_of(finding: Finding | None) -> str:
