@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from nccl_runbook.causes.causes import causes, for_launcher
 from nccl_runbook.causes.tables import table, version
 from nccl_runbook.causes.variables import variables
-from nccl_runbook.core.facts import counted
+from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.messages.clues import catalogue
@@ -80,29 +80,22 @@ def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -
     return [c for c in known if known[c].status == "likely"] or [*known] or [*fits]
 
 
-def telling(open_causes: Sequence[str], done: Collection[str]) -> StepText | None:
+def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
     """Of the remaining steps the one that separates most for its GPU seconds, or for its seconds if it uses
     no GPU; None if none separates anything. Each cause that a step decides is one outcome, all that it cannot
     see are one together; causes count alike, since no frequencies are known."""
+    decided = grouped((causes()[cause].decides[0], cause) for cause in open_causes)
 
     def bits_per_second(step: StepText) -> float:
-        decided = sum(causes()[c].decides[0] == step.name for c in open_causes)
-        shares = [n / len(open_causes) for n in (*[1] * decided, len(open_causes) - decided)]
+        others = len(open_causes) - len(decided[step.name])
+        shares = [n / len(open_causes) for n in (*[1] * len(decided[step.name]), others)]
         return -sum(p * math.log2(p) for p in shares if p) / (step.about_s * max(step.gpus, 1))
 
-    able = [
-        s
-        for s in step_texts().values()
-        if s.name not in done and any(causes()[c].decides[0] == s.name for c in open_causes)
-    ]
-    return max(able, key=bits_per_second) if able and len(open_causes) > 1 else None
-
-
-def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
-    """The test that separates most of the remaining causes for its cost; None if none does."""
-    best = telling(open_causes, done)
-    separates = tuple(c for c in open_causes if best and causes()[c].decides[0] == best.name)
-    return _test(f"nccl-runbook run --step {best.name}", best.answers, separates) if best else None
+    able = [step for step in step_texts().values() if step.name not in done and step.name in decided]
+    if not able or len(open_causes) < 2:
+        return None
+    best = max(able, key=bits_per_second)
+    return _test(f"nccl-runbook run --step {best.name}", best.answers, tuple(decided[best.name]))
 
 
 def _test(line: str, why: str, separates: tuple[str, ...] = ()) -> Test:
@@ -221,11 +214,11 @@ def following(
             "the answer",
         )
     open_causes = left(document, lead, ())
-    best = telling(open_causes, steps)
+    best = cheapest(open_causes, steps)
     ahead = [
         name
         for name in (
-            *([best.name] if best else [causes()[c].decides[0] for c in open_causes]),
+            *(best.steps if best else [causes()[c].decides[0] for c in open_causes]),
             *symptom_steps,
         )
         if name in waiting

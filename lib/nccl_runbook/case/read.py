@@ -90,10 +90,13 @@ def left_by(
     plans = [*_plans(material, gpus)]
     settings = [*_settings(material.scripts, material.configurations, gathered.variables, gathered.logs)]
     # beside a log, a script need not set a variable, nor need a launch that is planned
-    beside = [*plans, *gathered.records]
     gathered.records.extend(
         [
-            *(r for r in settings if not beside or {f.id for f in r.findings} != {"nothing-read"}),
+            *(
+                r
+                for r in settings
+                if not (plans or gathered.records) or {f.id for f in r.findings} != {"nothing-read"}
+            ),
             *plans,
             *(_recorded(material.records) if material.records else ()),
         ]

@@ -107,8 +107,8 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
 
 def launcher_of(script: str) -> str:
     """The launcher that a script or a manifest uses, as logs name it; empty if none is recognised."""
-    rows = table("causes/launchers")["script"].items()
-    return next((name for name, words in rows if re.search(words, script)), "")
+    shown = (name for name, words in table("causes/launchers")["script"].items() if re.search(words, script))
+    return next(shown, "")
 
 
 NOT_SEEN = Evidence(

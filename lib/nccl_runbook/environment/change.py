@@ -33,11 +33,13 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
     """A change as ``diff -u`` prints it, of the first file with the setting; empty if the remedy changes no
     variable that the finding is about, or changing lines of the shell is not enough."""
     lines = [line for remedy in (finding.remedy if finding else ()) for line in remedy.lines]
-    settings = [match for match in map(_SETTING.fullmatch, lines) if match]
-    for path in paths if finding and settings else ():
+    for path in paths if lines else ():
         text = text_of(path, 1 << 18, "a script")
         values = {} if isinstance(text, Gap) or "\0" in text else assigned(text)
-        for name, value in ((one["name"], one["value"]) for one in settings if one["name"] in values):
+        for setting in (
+            match for match in map(_SETTING.fullmatch, lines) if match and match["name"] in values
+        ):
+            name, value = setting["name"], setting["value"]
             after = changed(text, name, value)
             # a log names no file, but the value
             shown = rf"\b{name}(?:=| set by environment to ){re.escape(values[name][0])}(?![\w,.:-])"
