@@ -107,8 +107,8 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
 
 def launcher_of(script: str) -> str:
     """The launcher that a script or a manifest uses, as logs name it; empty if none is recognised."""
-    shown = (name for name, words in table("causes/launchers")["script"].items() if re.search(words, script))
-    return next(shown, "")
+    words = table("causes/launchers")["script"]
+    return next((name for name in words if re.search(words[name], script)), "")
 
 
 NOT_SEEN = Evidence(
