@@ -144,7 +144,7 @@ def text(case: Case, diff: str = "") -> str:
         )
         lines += [
             f"next: {line}",
-            f"      {shows}" + (f" (about {test.about_s} s, {test.costs})" if test.costs else ""),
+            f"      {shows}" + (f" (about {test.about_s} s, {test.costs})" if test.about_s else ""),
             *(
                 [f"      its outcome decides: {'; '.join(causes()[c].title for c in test.separates)}"]
                 if test.about_s and any(causes()[c].title not in document.sentence for c in test.separates)
