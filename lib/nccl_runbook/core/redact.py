@@ -65,9 +65,12 @@ _BEFORE_VALUE = [
     for words, lead in TABLES[table].items()
     for word in words.split("|")
 ]
-# up to the last @ before the path; a password with a slash in it counts unless a port stands there
+# up to the last @ before the path; a password with a slash in it counts unless a port stands there, and with
+# both signs unless the first @ stands before a host
 _URL = re.compile(
-    r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|"
+    r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:"
+    r"[^\s/@\"'<>]{0,256}@(?![\w.-]{0,256}(?:\.[a-z]|:\d))[^\s\"'<>]{0,256}"
+    r"(?=@[\w-]{1,63}(?:\.[\w-]{1,63}){0,9}(?:\.[a-z]|:\d{2,5}\b))|[^\s/\"'<>]{0,256}|"
     r"(?!\d{1,5}[/?#])[^\s\"'<>]{0,256})|[^\s/@:]{16,256})@"
 )
 # a quote, as JSON, HTML or a URL writes it inside of a text, too
