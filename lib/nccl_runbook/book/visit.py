@@ -240,8 +240,9 @@ def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
             cell.source = "\n".join(
                 [cell.source.partition("\n")[0], *(f"{name} = {value!r}" for name, value in given.items())]
             )
-    shown = nbformat.from_dict(redactor.json(mend(notebook, why)))
-    write_text(target, escaped(nbformat.writes(shown)) + "\n")
+    write_text(
+        target, escaped(nbformat.writes(nbformat.from_dict(redactor.json(mend(notebook, why))))) + "\n"
+    )
 
 
 def mend(notebook: Any, why: str) -> Any:

@@ -106,7 +106,9 @@ def _recorded(paths: Iterable[str]) -> list[Record]:
     from nccl_runbook.hang.read_stacks import whole_looks
 
     loaded = [
-        r if r.facts or r.findings else dataclasses.replace(r, status="unknown", reason=f"{path} contains no facts")
+        r
+        if r.facts or r.findings
+        else dataclasses.replace(r, status="unknown", reason=f"{path} contains no facts")
         for path in paths
         for r in load_all(Path(path))
         if r.step != VERDICT_STEP
