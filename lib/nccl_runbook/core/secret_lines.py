@@ -44,8 +44,8 @@ ESCAPED_LINES = re.compile(r"(?m)^[^\n]*?\\n[^\n]*")
 LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 # a private key, and what else is as secret and as long
 KEY = re.compile(
-    r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?"
-    r"(?:-----END [\w ]{0,60}-----|\Z)|"
+    r"-----BEGIN [\w ]{0,40}(?:(?:PRIVATE|SECRET|Static) (?i:key)|SEED)[\w ]{0,10}-----[\s\S]*?"
+    r"(?:-----END [\w ]{0,60}-----|\Z)|(?<=<auth-user-pass>)(?:\r?\n[^\n<]{1,200}){2}|"
     r"(?<=Private-Lines: )\d{1,3}(?:\r?\n[^\n]{0,40}?[\w+/=]{1,64}(?=[\r\n]|\Z)){1,200}|"  # PuTTY
     r"(?i:(?<=mnemonic)|(?<=seed[ _]phrase)|(?<=recovery[ _]phrase))[\"']?\s?[=:]\s{0,4}[\"']?"
     r"(?:(?!(?:the|and|are|was|were|has|had|for|from|with|which|must|not|its)\b)"
