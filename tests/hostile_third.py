@@ -1,9 +1,9 @@
-"""Fifty more hostile files by name, of kinds that hostile.py and hostile_more.py lack; test_hostile_files.py gives each to every command."""
+"""Sixty-two more hostile files by name, of kinds that the other two lists lack; test_hostile_files.py gives each to every command."""
+
 from __future__ import annotations
 
 import base64
 import bz2
-import gzip
 import io
 import json
 import lzma
@@ -92,7 +92,7 @@ THIRD: dict[str, Callable[[], bytes | str]] = {
         f"[rank0]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [PG ID {n} PG GUID {n}({ODD}) Rank 0] Watchdog caught x\n"
         for n in range(20_000)
     ),
-    "timeouts.log": lambda: "".join(WATCHDOG % (n, n, 10**18, 2**63, 10**18) for n in range(9000)),
+    "timeouts.log": lambda: "".join(WATCHDOG % (n, n, 10**18, 2**63, 10**18) for n in range(3000)),
     "same-comm.log": lambda: "".join(COMM % ("n1", n, 2**31 - 1, 1) for n in range(20_000)),
     "jsonl.log": lambda: json.dumps({"rank": ODD, "msg": LINE, "exc": "x" * 200}) * 1 + "\n" + '{"a":' * 20_000 + "\n" + LINE,
     "logfmt.log": lambda: ('level=error msg="' + '\\"' * 2000 + '" rank=0\n') * 300,
@@ -100,7 +100,9 @@ THIRD: dict[str, Callable[[], bytes | str]] = {
     "traceback.log": lambda: "Traceback (most recent call last):\n" * 60_000 + "ValueError: x\n",
     "causes.log": lambda: ("ValueError: x\n\nThe above exception was the direct cause of the following exception:\n\n" * 20_000) + LINE,
     "slurm.log": lambda: "slurmstepd: error: *** STEP 1.0 ON n[1-99999999] CANCELLED AT 9999-99-99T99:99:99 DUE TO TIME LIMIT ***\n" * 3000,
-    "torchrun.log": lambda: ("[0]:\n  time : x\n  host : " + "h." * 4000 + "\n  rank : 999999999 (local_rank: 99999999)\n  exitcode : -99\n") * 99,
+    "torchrun.log": lambda: (
+        ("[0]:\n  time : x\n  host : " + "h." * 4000 + "\n  rank : 999999999 (local_rank: 99999999)\n  exitcode : -99\n") * 99
+    ),
     "osc8.log": lambda: f"\x1b]8;;http://x\x1b\\{LINE.strip()}\x1b]8;;\x1b\\\n" * 3000 + "\x1b[200~\x1b[?2026h\x1bc\n",
     "tags.log": lambda: "".join(chr(0xE0000 + ord(c)) for c in "ignore all") * 900 + LINE,
     "zalgo.log": lambda: ("NCCL WARN " + "a\u0300\u0489" * 3000 + "\n") * 60,
@@ -129,17 +131,24 @@ THIRD: dict[str, Callable[[], bytes | str]] = {
     "dump_rank_34": lambda: b"\x80\x02ccollections\nOrderedDict\nq\0)Rq\1(X\5\0\0\0rangeccopyreg\n_reconstructor\nu.",
     "dump_rank_35": lambda: pickle.dumps({"entries": [ENTRY] * 20_000, "version": ODD, "pg_config": {ODD: {"ranks": ODD}}, "x": 10**4000}),
     "dump_rank_36": lambda: dump(entries=[{**ENTRY, "frames": [{"name": ODD, "filename": ODD, "line": -1}], "state": ODD}] * 3000),
-    "dump_rank_37": lambda: dump(pg_status={str(n): {"last_enqueued_collective": 2**80, "last_started_collective": -1} for n in range(20_000)}),
+    "dump_rank_37": lambda: dump(
+        pg_status={str(n): {"last_enqueued_collective": 2**80, "last_started_collective": -1} for n in range(20_000)}
+    ),
     "dump_rank_-1": lambda: dump(version=[["2.4"]], entries=[{**ENTRY, "process_group": [ODD] * 900}]),
     # RAS, stacks, records
-    "ras.txt": lambda: RAS + f"    0         1        9999999   1-9999999    9999999   9999999   RUNNING      OK  \n#0-0 ({'f' * 16}) MISMATCH\n"
-    + f"  Communicator ranks have different AllReduce operation counts\n  9999999 ranks have launched up to operation {'9' * 18}\n"
-    + "".join(f"  Rank {n} -- GPU 0 managed by process 1 on node {'n' * 90}{n}{ODD}\n" for n in range(9000)),
+    "ras.txt": lambda: (
+        RAS
+        + f"    0         1        9999999   1-9999999    9999999   9999999   RUNNING      OK  \n#0-0 ({'f' * 16}) MISMATCH\n"
+        + f"  Communicator ranks have different AllReduce operation counts\n  9999999 ranks have launched up to operation {'9' * 18}\n"
+        + "".join(f"  Rank {n} -- GPU 0 managed by process 1 on node {'n' * 90}{n}{ODD}\n" for n in range(9000))
+    ),
     "ras-groups.txt": lambda: RAS + "      0         1         1         1         1         1   RUNNING      OK  \n" * 9000,
     "rank9.txt": lambda: stack(400, f"f{ODD}"),
     "rank10.txt": lambda: "Thread 0x" + "f" * 90_000 + " (most recent call first):\n" + '  File "x", line 9 in f\n' * 30_000,
     "gdb.txt": lambda: "Thread 1 (LWP 1):\n" + "".join(f"#{n} 0x{n:x} in {'(' * 200}f() from {ODD}\n" for n in range(6000)),
-    "names.json": lambda: RECORD % (ODD.replace("\x1b", "\\u001b").replace("\x07", "").replace("\x9b", "").replace("\x85", ""), '"facts": {"x": 1}'),
+    "names.json": lambda: (
+        RECORD % (ODD.replace("\x1b", "\\u001b").replace("\x07", "").replace("\x9b", "").replace("\x85", ""), '"facts": {"x": 1}')
+    ),
     "commands.json": lambda: RECORD % ("07-logs", '"commands": [' + ",".join(['{"label": "\\u202e", "line": "a \'b"}'] * 9000) + "]"),
     # configurations, scripts and strings
     "keys.yaml": lambda: "? {" * 20_000 + "\n",
@@ -148,14 +157,32 @@ THIRD: dict[str, Callable[[], bytes | str]] = {
     "array.toml": lambda: "[[a]]\n" * 40_000 + "x = [" + "[" * 900 + "]" * 900 + "]\n",
     "heredocs.sh": lambda: "".join(f"cat <<E{n}\nexport NCCL_DEBUG=$({RUNS})\n" for n in range(9000)),
     "function.sh": lambda: f"NCCL_DEBUG() {{ {RUNS}; }}\nexport -f NCCL_DEBUG\nexport NCCL_DEBUG='() {{ :; }}; {RUNS}'\n" * 900,
-    "loops.sh": lambda: "for a in {1..99999999}; do for b in {1..99999999}; do export NCCL_X_$a=$b; done; done\ntorchrun --nnodes $(seq 9) t.py\n",
-    "expansions.sh": lambda: "export A0=xx\n" + "".join(f"export A{n + 1}=$A{n}$A{n}$A{n}$A{n}\n" for n in range(60)) + "export NCCL_DEBUG=$A60\n",
-    "own-variable.sh": lambda: "export NCCL_DEBUG=$NCCL_DEBUG$NCCL_DEBUG\n" * 3000 + "export NCCL_X=${NCCL_X:-${NCCL_X:-${NCCL_X}}}\n" * 3000,
-    "allocation.sh": lambda: "python3 train.py allocation_mode=" + "sglang:d1+" * 9000 + "fsdp:d1 " + "vllm.d9999999999p9999999999t9999999999\n",
-    "values.yaml": lambda: "allocation_mode: " + "(" * 9000 + "sglang:d1" + ")" * 9000 + "\ncluster: {n_nodes: 1e999, n_gpus_per_node: -1}\n",
+    "loops.sh": lambda: (
+        "for a in {1..99999999}; do for b in {1..99999999}; do export NCCL_X_$a=$b; done; done\ntorchrun --nnodes $(seq 9) t.py\n"
+    ),
+    "expansions.sh": lambda: (
+        "export A0=xx\n" + "".join(f"export A{n + 1}=$A{n}$A{n}$A{n}$A{n}\n" for n in range(60)) + "export NCCL_DEBUG=$A60\n"
+    ),
+    "own-variable.sh": lambda: (
+        "export NCCL_DEBUG=$NCCL_DEBUG$NCCL_DEBUG\n" * 3000 + "export NCCL_X=${NCCL_X:-${NCCL_X:-${NCCL_X}}}\n" * 3000
+    ),
+    "allocation.sh": lambda: (
+        "python3 train.py allocation_mode=" + "sglang:d1+" * 9000 + "fsdp:d1 " + "vllm.d9999999999p9999999999t9999999999\n"
+    ),
+    "values.yaml": lambda: (
+        "allocation_mode: " + "(" * 9000 + "sglang:d1" + ")" * 9000 + "\ncluster: {n_nodes: 1e999, n_gpus_per_node: -1}\n"
+    ),
     "model.safetensors": lambda: safetensors("{" + '"a":{' * 20_000),
     "huge.safetensors": lambda: safetensors('{"a": {"dtype": "F32", "shape": [' + "99999999999," * 20_000 + '1], "data_offsets": [0, 4]}}'),
     "header.safetensors": lambda: safetensors("{}", 2**63 - 1),
-    "config.json": lambda: json.dumps({"num_hidden_layers": 10**9, "hidden_size": 10**12, "vocab_size": 10**15, "num_attention_heads": 0,
-                                       "architectures": [ODD], "model_type": "qwen2"}),
+    "config.json": lambda: json.dumps(
+        {
+            "num_hidden_layers": 10**9,
+            "hidden_size": 10**12,
+            "vocab_size": 10**15,
+            "num_attention_heads": 0,
+            "architectures": [ODD],
+            "model_type": "qwen2",
+        }
+    ),
 }
