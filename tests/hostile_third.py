@@ -1,4 +1,4 @@
-"""Sixty-two more hostile files by name, of kinds that the other two lists lack; test_hostile_files.py gives each to every command."""
+"""Sixty-four more hostile files by name, of kinds that the other two lists lack; test_hostile_files.py gives each to every command."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ def bomb_of_lines() -> bytes:
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("rank0.log", LINE * (2 << 20))
+    return held.getvalue()
+
+
+def zeros(packing: int, size: int) -> bytes:
+    """Of a few hundred bytes of bzip2, and 4 KiB of LZMA, zipfile makes all of them at once."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", packing) as archive, archive.open("rank0.log", "w") as member:
+        for _ in range(size >> 20):
+            member.write(bytes(1 << 20))
     return held.getvalue()
 
 
@@ -114,6 +123,8 @@ THIRD: dict[str, Callable[[], bytes | str]] = {
     # archives
     "beyond.zip": central_directory_only,
     "faults.zip": bomb_of_lines,
+    "zeros.zip": lambda: zeros(zipfile.ZIP_BZIP2, 300 << 20),
+    "zeros-of-lzma.zip": lambda: zeros(zipfile.ZIP_LZMA, 99 << 20),
     "same-name.zip": lambda: named_members(["a.log"] * 2000),
     "device-names.zip": lambda: named_members(["CON", "NUL.log", "a\0b.log", "..", ".", "/", "\\\\x\\y.log", f"{ODD}.log", "-", "~/x.log"]),
     "sparse.tar": sparse_tar,

@@ -152,32 +152,33 @@ def _collectives(group: Group, dumps: _Dumps) -> Iterable[Wait | None]:
     unknown = frozenset(set(group.ranks) - set(sure))
 
     @functools.cache
-    def late(seq: int) -> frozenset[int]:
-        return frozenset(r for r, t in sure.items() if t.enqueued < seq)
-
-    @functools.cache
-    def elsewhere(seq: int) -> frozenset[int]:
-        here = [r for r, t in sure.items() if t.opened and t.opened.seq <= seq]
-        return _elsewhere(dumps, here, f"{group.name}:{seq}")
+    def others(seq: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Members that have not come to it, and those whose GPU is in something earlier."""
+        return frozenset(r for r, t in sure.items() if t.enqueued < seq), _elsewhere(
+            dumps,
+            [r for r, t in sure.items() if t.opened and t.opened.seq <= seq],
+            f"{group.name}:{seq}",
+        )
 
     for track in group.tracks:
         op = track.opened
         if op is None or track.rank not in sure or is_young(op):
             continue
+        late, elsewhere = others(op.seq)
         # its dump is as old as the operation: it may have come right after
         unsure = {
             r
-            for r in (late(op.seq) if op.created_ns else ())
+            for r in (late if op.created_ns else ())
             if r in dumps and (at := dumps[r].written) is not None and at - op.created_ns / 1e9 < YOUNG_S
         }
-        missing = late(op.seq) - unsure if unsure else late(op.seq)
+        missing = late - unsure if unsure else late
         if op.state == "returned" and not missing and all(d.seq != op.seq for d in group.differences):
             continue  # it came back, and nothing shows that it had to wait
         yield Wait(
             track.rank,
             group.name,
             op,
-            missing or elsewhere(op.seq) - {track.rank},
+            missing or elsewhere - {track.rank},
             unknown | unsure if unsure else unknown,
             first=not _elsewhere(dumps, [track.rank], f"{group.name}:{op.seq}"),
         )
