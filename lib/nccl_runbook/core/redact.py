@@ -66,7 +66,7 @@ _BEFORE_VALUE = [
     for words, lead in TABLES[table].items()
     for word in words.split("|")
 ]
-# up to the last @ before the path; a / in it counts unless a port stands before it, an @ and a / unless a host
+# up to the last @ before the path; a / in it counts unless a port stands before it, @ and / unless a host
 _URL = re.compile(
     r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/@\"'<>]{0,256}@"
     r"(?![\w.-]{0,256}(?:\.[a-z]|:\d))[^\s\"'<>]{0,256}(?=@[\w.-]{1,256}(?:\.[a-z]|:\d{2,5}\b))|"
