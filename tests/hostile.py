@@ -299,9 +299,10 @@ def main(part: str) -> int:
     """Each input whose name holds ``part``; whether one broke a promise."""
     import test_hostile
     from hostile_more import MORE
+    from hostile_third import THIRD
     from test_hostile_files import FILES
 
-    CONTENTS.update({**{name: lambda c=content: c for name, content in FILES.items()}, **test_hostile.BOMBS, **MORE})
+    CONTENTS.update({**{name: lambda c=content: c for name, content in FILES.items()}, **test_hostile.BOMBS, **MORE, **THIRD})
     names = [name for name in [*CONTENTS, *PLACES, *CHANGES, *map(repr, test_hostile.PAYLOADS)] if part in name]
     wrong = []
     for name in names:

@@ -34,7 +34,7 @@ from nccl_runbook.book import Book, duration_s
 from nccl_runbook.book.folder import Options, point_latest
 from nccl_runbook.book.kernels import Kernels
 from nccl_runbook.book.plan import UsageError, make_plan
-from nccl_runbook.book.visit import BANNER_ID, NOT_RUN, Visit
+from nccl_runbook.book.visit import BANNER_ID, NOT_RUN, Visit, save
 from nccl_runbook.core import records
 from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor
@@ -401,3 +401,13 @@ def test_redaction_of_one_long_line_is_quick(text: str) -> None:
 @pytest.mark.parametrize("text", ["a1https://me:swordfish@host/x", "MY_TOKEN=swordfish", "x_API_KEY_2 : 'swordfish", "a.secret=swordfish,"])
 def test_secrets_of_a_known_shape_are_found(text: str) -> None:
     assert "swordfish" not in Redactor({}).text(text)
+
+
+def test_a_notebook_escapes_what_a_terminal_or_an_editor_obeys(tmp_path: Path) -> None:
+    """Its text is as before: a folder may have such a name."""
+    odd = "record: \u202eabc\u2066\u200f\x1b[2J"
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(odd)])
+    save(book, "", tmp_path / "x.ipynb", Redactor({}))
+    written = (tmp_path / "x.ipynb").read_text()
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200f\u202e\u2066]", written) and "\\u202eabc" in written
+    assert "\u202eabc\u2066\u200f" in "".join(nbformat.read(tmp_path / "x.ipynb", 4).cells[0].source)

@@ -93,6 +93,21 @@ def test_no_canary_is_in_the_archive(run_dir: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_link_in_a_run_leads_to_no_file_of_the_reader(run_dir: Path, tmp_path: Path) -> None:
+    """Also where the folder of logs itself is one; the run may be named by a link, as outputs/latest is."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "diary.txt").write_text("dear diary")
+    (run_dir / "logs" / "rank1.log").symlink_to(tmp_path / "home" / "diary.txt")
+    (run_dir / "logs" / "rank2.log").symlink_to("03-fewer-gpus/002-2-ranks/canaryhost07-rank0.log")
+    (tmp_path / "latest").symlink_to(run_dir)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "03-fewer-gpus.json").write_bytes((run_dir / "03-fewer-gpus.json").read_bytes())
+    (other / "logs").symlink_to(tmp_path / "home")
+    listed = [read_cli("bundle", run, "--out", tmp_path / "b.zip").stdout for run in (tmp_path / "latest", other)]
+    assert "logs/rank2.log" in listed[0] and "logs/rank1.log" not in listed[0] and "logs/" not in listed[1]
+
+
 def test_an_issue_form_is_filled(run_dir: Path, tmp_path: Path) -> None:
     read_cli("bundle", run_dir, "--out", tmp_path / "b.zip", "--yes")
     with zipfile.ZipFile(tmp_path / "b.zip") as archive:

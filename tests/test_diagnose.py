@@ -600,6 +600,16 @@ def run_folder(folder: Path, *names: str) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("step", ["07-logs", "03-fewer-gpus", "look", "of-another-program"])
+def test_a_record_that_shows_nothing_is_not_healthy(step, tmp_path):
+    """Whatever its status says: neither alone nor beside one that does show something."""
+    (tmp_path / "r.json").write_text(json.dumps({"schema": "nccl-runbook/record/2", "step": step, "status": "ok", "started": "x"}))
+    assert diagnose(tmp_path / "r.json", code=4)["verdict"] == "unknown"
+    run = run_folder(tmp_path / "run", "01-gpu-visibility")
+    assert diagnose(run, code=0)["verdict"] == "healthy"
+    assert diagnose(run, tmp_path / "r.json", code=4)["verdict"] == "unknown"
+
+
 def test_of_a_whole_run_only_its_records_are_evidence(tmp_path):
     """Its pages quote messages as examples, and its own logs are those of tests that were to fail."""
     run = run_folder(tmp_path / "outputs" / "20261129T060000Z", "01-gpu-visibility", "02-environment")

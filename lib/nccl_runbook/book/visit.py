@@ -18,7 +18,7 @@ from typing import Any
 
 from nccl_runbook.book.kernels import Kernels
 from nccl_runbook.core.records import write_text
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, escaped
 from nccl_runbook.launch.interpreters import is_stopped, killed_by
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.launch.supervised import below
@@ -240,7 +240,9 @@ def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
             cell.source = "\n".join(
                 [cell.source.partition("\n")[0], *(f"{name} = {value!r}" for name, value in given.items())]
             )
-    write_text(target, nbformat.writes(nbformat.from_dict(redactor.json(mend(notebook, why)))) + "\n")
+    write_text(
+        target, escaped(nbformat.writes(nbformat.from_dict(redactor.json(mend(notebook, why))))) + "\n"
+    )
 
 
 def mend(notebook: Any, why: str) -> Any:

@@ -25,6 +25,7 @@ from nccl_runbook.logs.file import Limit, text_of
 from nccl_runbook.logs.kind import READ_BY_HANG
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read import collect
+from nccl_runbook.report.verdict import VERDICT_STEP
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 
 SETTINGS, PLAN = "02-environment", "plan"
@@ -105,10 +106,18 @@ def left_by(
 
 
 def _recorded(paths: Iterable[str]) -> list[Record]:
-    """Looks at several hosts as one record, and every other record as it is."""
+    """Looks at several hosts as one record, and every other record as it is; one that contains neither facts
+    nor findings shows nothing, whatever its status says."""
     from nccl_runbook.hang.read_stacks import whole_looks
 
-    loaded = [r for path in paths for r in load_all(Path(path))]
+    loaded = [
+        r
+        if r.facts or r.findings
+        else dataclasses.replace(r, status="unknown", reason=f"{path} contains no facts")
+        for path in paths
+        for r in load_all(Path(path))
+        if r.step != VERDICT_STEP
+    ]
     looks = whole_looks(r.facts["live"] for r in loaded if "live" in r.facts)
     return [*_live(looks), *(r for r in loaded if not looks or "live" not in r.facts)]
 

@@ -38,7 +38,7 @@ def _own_patterns(path: str) -> str:
         if path and own_patterns(path):
             os.environ[OWN_PATTERNS] = os.path.abspath(path)
     except (OSError, ValueError) as error:
-        leave(f"--redact: {error}")
+        leave(f"--redact {path}: {getattr(error, 'strerror', None) or error}")
     return path
 
 

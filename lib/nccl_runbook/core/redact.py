@@ -66,10 +66,11 @@ _BEFORE_VALUE = [
     for words, lead in TABLES[table].items()
     for word in words.split("|")
 ]
-# up to the last @ before the path; a password with a slash in it counts unless a port stands there
+# up to the last @ before the path; a / in it counts unless a port stands before it, @ and / unless a host
 _URL = re.compile(
-    r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|"
-    r"(?!\d{1,5}[/?#])[^\s\"'<>]{0,256})|[^\s/@:]{16,256})@"
+    r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/@\"'<>]{0,256}@"
+    r"(?![\w.-]{0,256}(?:\.[a-z]|:\d))[^\s\"'<>]{0,256}(?=@[\w.-]{1,256}(?:\.[a-z]|:\d{2,5}\b))|"
+    r"[^\s/\"'<>]{0,256}|(?!\d{1,5}[/?#])[^\s\"'<>]{0,256})|[^\s/@:]{16,256})@"
 )
 # a quote, as JSON, HTML or a URL writes it inside of a text, too
 _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
@@ -213,8 +214,7 @@ def _values(text: str) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """The first ``most`` characters; a longer text is redacted first, since no pattern matches half a
-    secret."""
+    """The first ``most`` characters; a longer text is redacted first: half a secret matches no pattern."""
     return text if len(text) <= most else Redactor(os.environ).text(text[: most + 4096])[:most]
 
 

@@ -217,9 +217,7 @@ def own_patterns(path: str) -> List[Pattern[str]]:
         try:
             patterns += [re.compile(line)] if line.strip() else []
         except re.error as error:
-            raise ValueError(
-                f"{path}, line {number}: {line.strip()} is not a regular expression ({error})"
-            ) from None
+            raise ValueError(f"line {number}: {line.strip()} is not a regular expression ({error})") from None
     return patterns
 
 

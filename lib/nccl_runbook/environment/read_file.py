@@ -166,7 +166,8 @@ def _is_toml(text: str) -> bool:
 
 def assigned(text: str) -> dict[str, tuple[str, str]]:
     """Name -> (raw value, line that set it last), secrets included."""
-    rows = text.split("\0") if "\0" in text else text.splitlines()
+    is_environ = "\0" in text
+    rows = text.split("\0") if is_environ else text.splitlines()
     values: dict[str, tuple[str, str]] = {}
     waiting = None  # the name of a pair whose value stands on the next line
     toml = _is_toml(text)
@@ -178,7 +179,7 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
             continue
         # lines for the scheduler look like comments of the shell
         line = (
-            row if "\0" in text or _LIVE_COMMENT.match(row) else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
+            row if is_environ or _LIVE_COMMENT.match(row) else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
         )
         if "$((" in line:
             line = with_arithmetic(line, {n: v for n, (v, _) in values.items()})

@@ -8,6 +8,7 @@ known (no dump, an overwritten ring, a dump older than what others completed) is
 
 import collections
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Iterable
@@ -86,11 +87,7 @@ def graph(hang: Hang) -> Graph:
     waits = grouped(
         (wait.rank, wait)
         for wait in (
-            *(
-                _collective(group, track, sure, dumps)
-                for group, sure in ((group, credible(group)) for group in hang.groups)
-                for track in group.tracks
-            ),
+            *(wait for group in hang.groups for wait in _collectives(group, dumps)),
             *(wait for channel in hang.channels for wait in _point_to_point(channel, dumps)),
         )
         if wait
@@ -110,6 +107,7 @@ def _unended(hang: Hang, dumps: _Dumps) -> dict[int, Wait]:
     waits = {}
     for group in hang.groups:
         sure, differ = credible(group), first_difference(group)
+        completed = max((t.completed for t in sure.values()), default=0)
         behind = {
             r: op
             for r, t in sure.items()
@@ -118,7 +116,7 @@ def _unended(hang: Hang, dumps: _Dumps) -> dict[int, Wait]:
             and op.state != "returned"
             and not is_young(op)
             and op.seq < differ
-            and any(other.completed >= op.seq for other in sure.values())
+            and completed >= op.seq
         }
         if 2 * len(behind) <= len(sure):
             waits.update(
@@ -148,32 +146,42 @@ def is_young(op: Op) -> bool:
     return op.age_s is not None and op.age_s < YOUNG_S
 
 
-def _collective(group: Group, track: Track, sure: dict[int, Track], dumps: _Dumps) -> Wait | None:
-    op = track.opened
-    if op is None or track.rank not in sure or is_young(op):
-        return None
-    late = {r for r, t in sure.items() if t.enqueued < op.seq and r != track.rank}
-    # its dump is as old as the operation: it may have come right after
-    unsure = {
-        r
-        for r in late
-        if r in dumps
-        and (at := dumps[r].written) is not None
-        and op.created_ns
-        and at - op.created_ns / 1e9 < YOUNG_S
-    }
-    if op.state == "returned" and not late - unsure and all(d.seq != op.seq for d in group.differences):
-        return None  # it came back, and nothing shows that it had to wait
-    name = f"{group.name}:{op.seq}"
-    here = [r for r, t in sure.items() if r != track.rank and t.opened and t.opened.seq <= op.seq]
-    return Wait(
-        track.rank,
-        group.name,
-        op,
-        frozenset(late - unsure) or _elsewhere(dumps, here, name),
-        frozenset(unsure | set(group.ranks) - set(sure)),
-        first=not _elsewhere(dumps, [track.rank], name),
-    )
+def _collectives(group: Group, dumps: _Dumps) -> Iterable[Wait | None]:
+    """The wait of each member. Thousands wait in the same operation: what they wait for is looked up once."""
+    sure = credible(group)
+    unknown = frozenset(set(group.ranks) - set(sure))
+
+    @functools.cache
+    def others(seq: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Members that have not come to it, and those whose GPU is in something earlier."""
+        return frozenset(r for r, t in sure.items() if t.enqueued < seq), _elsewhere(
+            dumps,
+            [r for r, t in sure.items() if t.opened and t.opened.seq <= seq],
+            f"{group.name}:{seq}",
+        )
+
+    for track in group.tracks:
+        op = track.opened
+        if op is None or track.rank not in sure or is_young(op):
+            continue
+        late, elsewhere = others(op.seq)
+        # its dump is as old as the operation: it may have come right after
+        unsure = {
+            r
+            for r in (late if op.created_ns else ())
+            if r in dumps and (at := dumps[r].written) is not None and at - op.created_ns / 1e9 < YOUNG_S
+        }
+        missing = late - unsure if unsure else late
+        if op.state == "returned" and not missing and all(d.seq != op.seq for d in group.differences):
+            continue  # it came back, and nothing shows that it had to wait
+        yield Wait(
+            track.rank,
+            group.name,
+            op,
+            missing or elsewhere - {track.rank},
+            unknown | unsure if unsure else unknown,
+            first=not _elsewhere(dumps, [track.rank], f"{group.name}:{op.seq}"),
+        )
 
 
 def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:

@@ -35,15 +35,14 @@ def stuck(hang: Hang, graph: Graph) -> dict[int, Wait]:
                 ),
                 None,
             )
-            others = [t for r, t in sure.items() if r != rank]
             if (
                 wait
                 and not wait.on
-                and others
+                and len(sure) > 1
                 and wait.op.seq < differ
                 and wait.first
                 and rank not in on_the_host
-                and all(t.completed >= wait.op.seq >= t.joined for t in others)
+                and all(t.completed >= wait.op.seq >= t.joined for r, t in sure.items() if r != rank)
             ):
                 accused[rank] = wait
     return accused

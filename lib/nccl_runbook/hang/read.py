@@ -153,6 +153,7 @@ def _with_logs(
         | stacked
         | set(range(min(max((r.nranks or 0 for r in everybody), default=0), 1 << 16)))
     )
+    added: dict[int, list[Track]] = {}  # by place of the group
     for row in rows:
         for label in row.enqueued or {t.group: 0 for t in row.timeouts[:1]}:
             fits = next(
@@ -173,11 +174,11 @@ def _with_logs(
                         ),
                     ],
                 )
-            groups[fits] = dataclasses.replace(
-                groups[fits],
-                tracks=sorted([*groups[fits].tracks, _log_track(row, label)], key=lambda t: t.rank),
-            )
-    return groups
+            added.setdefault(fits, []).append(_log_track(row, label))
+    return [
+        dataclasses.replace(g, tracks=sorted([*g.tracks, *added.get(i, ())], key=lambda t: t.rank))
+        for i, g in enumerate(groups)
+    ]
 
 
 def _log_track(row: RankLog, label: str) -> Track:

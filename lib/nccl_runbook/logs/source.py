@@ -52,7 +52,16 @@ _BINARY = (
 )
 
 _CONTROLS = bytes({*range(1, 32)} - {*b"\a\b\t\n\v\f\r\x1b"})  # of random bytes 9 in 100 are such
-BROKEN = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
+BROKEN = (
+    OSError,
+    EOFError,
+    MemoryError,
+    RecursionError,
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
 
 
 class _Pipe(io.FileIO):

@@ -202,7 +202,7 @@ def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, in
     """Name and size of each plain file of an archive, how its bytes count, and what opens it."""
     if isinstance(archive, zipfile.ZipFile):
         yield from (
-            (m.filename, m.file_size, "unpacked", functools.partial(archive.open, m))
+            (m.filename, m.file_size, "unpacked", functools.partial(_member, archive, m))
             for m in archive.infolist()
             if m.filename[-1:] not in "/"
         )
@@ -218,6 +218,14 @@ def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, in
                 "unpacked" if m.issparse() else "plain",
                 functools.partial(archive.extractfile, m),
             )
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Any:
+    """The member, opened. Of bzip2 and LZMA, zipfile (Python 3.14) unpacks 4 KiB at once, which may be
+    gigabytes: ValueError."""
+    if member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return archive.open(member)
+    raise ValueError("only deflate is read in a zip file. Unpack the zip file first")
 
 
 def _members(

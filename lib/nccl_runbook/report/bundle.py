@@ -60,7 +60,12 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
         raise records.RecordError(
             f"{run_dir} is not the folder of a run: {'; '.join(left_out.values()) or 'it contains no record'}"
         )
-    printed = sorted(p for p in (run_dir / "logs").rglob("*") if p.is_file())
+    # a link could lead to any file of the reader
+    printed = sorted(
+        p
+        for p in (run_dir / "logs").rglob("*")
+        if p.is_file() and p.resolve().is_relative_to(run_dir.resolve())
+    )
     if len(printed) > MOST_FILES:
         left_out["logs"] = f"{counted(len(printed) - MOST_FILES, 'file')} after the first {MOST_FILES} files"
     texts: dict[str, str] = {}

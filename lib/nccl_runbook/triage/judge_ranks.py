@@ -2,7 +2,7 @@
 a reporter describes: a setting or a version, and whether the job worked with it."""
 
 from nccl_runbook.causes.causes import Advice, causes
-from nccl_runbook.core.facts import rank_names
+from nccl_runbook.core.facts import grouped, rank_names
 from nccl_runbook.core.findings import MOST_QUOTED, cut
 from nccl_runbook.messages.clues import AT_WORK, says
 from nccl_runbook.messages.facts import Logs
@@ -91,16 +91,21 @@ def rank_never_came(logs: Logs) -> list[Indication]:
         "rank-dependent-branch": "possible",
         "uneven-minibatches": "possible",
     }
+    # by group: how far each living rank came, and the rank
+    reached = grouped(
+        (group, (max(seq, *(t.seq or 0 for t in r.timeouts), 0), r.rank))
+        for r in logs.ranks
+        if r.warned and not r.first_error
+        for group, seq in r.enqueued.items()
+        if seq >= 0
+    )
+    last = {group: sorted(came)[:2] for group, came in reached.items()}  # one of the two is another rank
     for waiter, work in ((r, t) for r in logs.ranks for t in r.timeouts):
         group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
         seq = work.seq or 0
-        alive = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error]
-        late = [
-            r
-            for r in alive
-            if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)
-        ]
-        if late:
+        if any(came < seq and rank != waiter.rank for came, rank in last.get(group, ())):
+            behind = {rank for came, rank in reached[group] if came < seq}
+            late = [r for r in logs.ranks if r.rank in behind and r.rank != waiter.rank]
             lines = (work.at, *filter(None, (r.progress or r.last for r in late[:2])))
             return [
                 Indication(cause, status, lines, (), 20 + i)
