@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, who_says
+from nccl_runbook.messages.excerpt import TRACEBACK
 from nccl_runbook.messages.lines import (
     EXPRESSIONS,
     LAUNCHERS,
@@ -52,6 +53,8 @@ _QUOTES = re.compile(
 _FRAME = re.compile(rb'File "[^"\n]{1,500}", line \d+, in ')
 # behind a prefix; a level that is set flush right is not source
 _SOURCE = re.compile(r" {4}(?! *(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)")
+# what ends a traceback: the name of a class, whatever it ends with, and what it says; not a level of a log
+_RAISED = re.compile(r" ?(?:[A-Za-z_]\w{0,60}\.){0,9}(?!\w*Warning\b)(?![A-Z]+\b)[A-Z]\w{1,80}(?:: |:?\s*$)")
 # a text in source, maybe cut off: the program did not print it there
 _LITERAL = re.compile(rb"\"[^\"\n]*\s[^\"\n]*(?:\"|$)|'[^'\n]*\s[^'\n]*(?:'|$)")
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
@@ -62,7 +65,7 @@ At = tuple[str, int, bytes]
 class Kind:
     """One kind of line. ``at``: file, line and raw text of the first; ``messages``: ids that it matches;
     ``about_rank``: ids of what it shows about a rank; ``cheap``: only its first and last lines count;
-    ``steps``: only shows progress; ``odd``: looks like an error; ``opens``: its message may go on in the
+    ``steps``: only shows progress; ``raised``: it ended a traceback; ``odd``: looks like an error; ``opens``: its message may go on in the
     next line; ``first``: the first line as quoted."""
 
     at: At
@@ -70,6 +73,7 @@ class Kind:
     about_rank: Collection[str] = ()
     cheap: bool = False
     steps: bool = False
+    raised: bool = False
     odd: bool = False
     opens: bool = False
     times: int = 0
@@ -104,12 +108,15 @@ class Kinds:
     _numeric: set[bytes] = dataclasses.field(default_factory=set)
     in_frame: bool = False  # the last line was a frame of a traceback, or source below one
     _steps: int = 0  # lines that say how far a rank is
+    # (rank, process) whose traceback has no end yet -> lines from its head to the next block
+    _tracebacks: dict[tuple[int | None, str], int] = dataclasses.field(default_factory=dict)
 
     def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
         """(index, kind, line) of the lines with information, and of the line above if its message may go on.
         ``number``: of the first."""
         keys = self._keys(rows)
         there, source = set(keys), self._source(rows)
+        raised = self._raised(rows)
         first, known = (
             (self.first, self._telling) if len(self.first) < MAX_KINDS else ({}, self._telling.copy())
         )
@@ -124,6 +131,9 @@ class Kinds:
             for index, texts in asked.items()
             if (kind := self._judged(first[keys[index]], texts))
         }
+        for key in {keys[index] for index in raised}:
+            kind = known.get(key) or Kind(first.get(key) or self.first[key])
+            known[key] = dataclasses.replace(kind, about_rank={*kind.about_rank, "rank-error"}, raised=True)
         above = self._open(rows, keys, {key for key in there if key in known and known[key].opens})
         whole = [
             (index, joined(above[index], text))
@@ -168,6 +178,24 @@ class Kinds:
                 if self.in_frame:
                     source.add(index)
         return source
+
+    def _raised(self, rows: list[bytes]) -> list[int]:
+        """Indexes of the lines that end a traceback."""
+        raised = []
+        for index, raw in enumerate(rows):
+            if b"Traceback (most" in raw or b"RayTaskError(" in raw:
+                who = who_says((pieces(raw) or [""])[0])
+                self._tracebacks[who.rank, who.pid] = index
+            elif self._tracebacks and b'", line ' not in raw:
+                who = who_says((pieces(raw) or [""])[0])
+                begun = self._tracebacks.get((who.rank, who.pid), index)
+                if 0 < index - begun <= TRACEBACK and _RAISED.match(who.text):
+                    del self._tracebacks[who.rank, who.pid]
+                    raised.append(index)
+        self._tracebacks = {
+            who: at - len(rows) for who, at in self._tracebacks.items() if len(rows) - at < TRACEBACK
+        }
+        return raised
 
     def _open(
         self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]

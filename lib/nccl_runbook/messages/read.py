@@ -145,6 +145,8 @@ class _Reader:
         about = EXPRESSIONS if whole else kind.about_rank
         if kind.about_rank:
             matches = {name: m for name in about if (m := matcher().pattern(name).search(whole or who.text))}
+            if kind.raised:
+                matches.setdefault("rank-error", re.match("", who.text))
             self._table.take(line, whole or who.text, who.pid, self._order, matches)
 
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
@@ -163,8 +165,9 @@ class _Reader:
         # Slurm's reason for the end is not the exception before it
         if message == "job-ended" and " DUE TO " not in texts[0]:
             self._table.over_at = self._order
-        if len(kept.lines) < MAX_LINES and self._is_new(line, kept.lines):
-            kept.lines.append(line)
+        lines = [k for k in kept.lines if not self._table.is_earlier(k)]  # those of the last attempt count
+        if len(lines) < MAX_LINES and self._is_new(line, lines):
+            kept.lines = [*lines, line]
 
     def _is_new(self, line: LogLine, kept: list[LogLine]) -> bool:
         """Another rank, or, if the rank is unknown, no more than a few lines of one host."""
@@ -226,7 +229,8 @@ class _Reader:
             foreign=foreign,
             nccl_versions=self._table.versions(),
             failed=next((line for line, _, _ in failures), None),
-            timeout=self._table.timeout,
+            timeout=next(iter(self._table.timeouts()), None),
+            again=[*self._table.again.values()],
             raised=next((line for line, _, own in failures if own), None),
             clocks=self._table.clocks.offsets(),
             apart=self._table.apart(),

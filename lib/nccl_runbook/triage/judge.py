@@ -10,7 +10,7 @@ from nccl_runbook.core.facts import bus_of_message, grouped
 from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, Severity
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.kind import DUMP_NAME
-from nccl_runbook.messages.clues import ENDED, compiled, says, works
+from nccl_runbook.messages.clues import ENDED, SLOW, compiled, says, works
 from nccl_runbook.messages.excerpt import TRACEBACK
 from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs
 from nccl_runbook.messages.judge import Indication, current, failed_line, surely_after
@@ -38,8 +38,7 @@ from nccl_runbook.triage.hypotheses.judge_weights import (
     NVIDIA_ONLY,
     fits,
     follows_failure,
-    indications,
-    survived,
+    pointers,
     weighed,
 )
 from nccl_runbook.triage.ranks import (
@@ -65,7 +64,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
     out = judge_experiments.ruled_out(logs.context)
     not_ruled_out = [
         p
-        for p in (weighed(p, logs) for p in [*indications(logs), *survived(logs)])
+        for p in (weighed(p, logs) for p in pointers(logs))
         if p.status == "established" or p.cause not in out
     ]
     in_order = sorted(
@@ -82,9 +81,17 @@ def judge(logs: Logs) -> list[Hypothesis]:
         ),
         logs,
     )
+    if not says(logs.context, "<slow>"):
+        ranked = _what_ended_it_first(ranked)
     if platform(logs):
         ranked = [_carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY]
     return _worth_showing(ranked)
+
+
+def _what_ended_it_first(ranked: list[Hypothesis]) -> list[Hypothesis]:
+    """Causes of slowness, which end no job, behind what is sure to have ended it or likely so."""
+    ended = [h for h in ranked if h.status != "possible" and h.cause not in SLOW | {"benign"}]
+    return [*ended, *(h for h in ranked if h not in ended)]
 
 
 def _worth_showing(ranked: list[Hypothesis]) -> list[Hypothesis]:
@@ -158,10 +165,12 @@ def _raised(evidence: Sequence[LogLine], logs: Logs) -> tuple[str, LogLine | Non
     frames = logs.seen[OWN_FRAME].lines if OWN_FRAME in logs.seen else []
     for line in evidence:
         for frame in frames:
-            near = 0 < line.line - frame.line <= TRACEBACK and compiled(EXPRESSIONS["rank-error"]).search(
-                line.text
-            )
-            if near and (frame.file, frame.rank) == (line.file, line.rank):
+            raised = line == logs.raised or compiled(EXPRESSIONS["rank-error"]).search(line.text)
+            if (
+                raised
+                and 0 < line.line - frame.line <= TRACEBACK
+                and (frame.file, frame.rank) == (line.file, line.rank)
+            ):
                 path, number = re.findall(r'"([^"]+)", line (\d+)', frame.text)[0]
                 return f"{path}:{number}", line
     return "", None
@@ -267,15 +276,17 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             ),
         )
     return [
-        *(
-            log_points_to_cause(
-                h, Severity.BROKEN if failed_line(logs) or h.cause in _STOPS else Severity.WARN
-            )
-            for h in hypotheses
-        ),
+        *(log_points_to_cause(h, _severity(h, hypotheses[0], logs)) for h in hypotheses),
         *unread,
         *findings_beside(logs, hypotheses),
     ]
+
+
+def _severity(hypothesis: Hypothesis, lead: Hypothesis, logs: Logs) -> Severity:
+    """Severity of a likely cause; a cause of slowness is a note beside what ended the job."""
+    if hypothesis.cause in SLOW and lead.cause not in SLOW and lead.status != "possible":
+        return Severity.NOTE
+    return Severity.BROKEN if failed_line(logs) or hypothesis.cause in _STOPS else Severity.WARN
 
 
 def answer(logs: Logs, hang_asks: str | None = None) -> Answer:

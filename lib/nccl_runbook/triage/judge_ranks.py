@@ -184,8 +184,8 @@ def somebody_raised(logs: Logs) -> list[Indication]:
     """An exception of the program itself, with no other rank heard; it matters more if no rank waited."""
     if not logs.raised:
         return []
-    name = logs.raised.text.partition(":")[0]
-    how = "raised" if name.endswith(("Error", "Exception", "Interrupt", "Exit")) else "ended with"
+    name = logs.raised.text.partition(":")[0].strip()
+    how = "raised" if name != "Killed" and name.replace(".", "").isidentifier() else "ended with"
     decides = traceback_advice(logs.raised, logs).decides
     ended = decides or logs.timeout or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
     advice = Advice(f"The program {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)
