@@ -55,8 +55,8 @@ _FRAME = re.compile(rb'File "[^"\n]{1,500}", line \d+, in ')
 _SOURCE = re.compile(r" {4}(?! *(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)")
 # what ends a traceback: the name of a class, whatever it ends with, and what it says; not a level of a log
 _RAISED = re.compile(r" ?(?:[A-Za-z_]\w{0,60}\.){0,9}(?!\w*Warning\b)(?![A-Z]+\b)[A-Z]\w{1,80}(?:: |:?\s*$)")
-# a text in source, maybe cut off: the program did not print it there
-_LITERAL = re.compile(rb"\"[^\"\n]*\s[^\"\n]*(?:\"|$)|'[^'\n]*\s[^'\n]*(?:'|$)")
+# a text, maybe cut off, and an argument in source: the program did not print it there
+_LITERAL = re.compile(rb"\"[^\"\n]*\s[^\"\n]*(?:\"|$)|'[^'\n]*\s[^'\n]*(?:'|$)|\b\w{1,60}=[\w.]{1,80}")
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
 At = tuple[str, int, bytes]
 
@@ -65,8 +65,9 @@ At = tuple[str, int, bytes]
 class Kind:
     """One kind of line. ``at``: file, line and raw text of the first; ``messages``: ids that it matches;
     ``about_rank``: ids of what it shows about a rank; ``cheap``: only its first and last lines count;
-    ``steps``: only shows progress; ``raised``: it ended a traceback; ``odd``: looks like an error; ``opens``: its message may go on in the
-    next line; ``first``: the first line as quoted."""
+    ``steps``: only shows progress; ``raised``: it ended a traceback; ``last``: order of the last one;
+    ``odd``: looks like an error; ``opens``: its message may go on in the next line; ``first``: the first line
+    as quoted."""
 
     at: At
     messages: tuple[str, ...] = ()
@@ -74,6 +75,7 @@ class Kind:
     cheap: bool = False
     steps: bool = False
     raised: bool = False
+    last: int = -1
     odd: bool = False
     opens: bool = False
     times: int = 0

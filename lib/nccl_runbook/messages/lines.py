@@ -92,8 +92,9 @@ _STARTS = re.compile(
 
 OWN = {
     **EXPRESSIONS,
-    "looks-odd": r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|"
-    r"killed|panic|refused)\b",
+    # no part of a longer name, no source, no figure
+    "looks-odd": r"(?i)(?<![\w-])(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|"
+    r"killed|panic|refused)(?![\w(-]|\W{1,3}\d+\.\d|(?<=timeout) \w{1,30}: )",
     "ends-open": r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|"
     r"Traceback|Last error:\s*$",
 }

@@ -95,7 +95,7 @@ class _Reader:
     def _rows(self, source: Source, rows: list[bytes], tail: collections.deque[tuple[int, bytes]]) -> None:
         own_rank, begin = rank_of_name(source.name), source.lines + 1
         for index, kind, above in self._kinds.of(source.name, begin, rows):
-            kind.times += 1
+            kind.times, kind.last = kind.times + 1, self._read + begin + index
             if (kind.messages or kind.about_rank) and not (
                 kind.is_enough() or "rank-error" in kind.about_rank and is_ignored(rows, index)
             ):
@@ -294,7 +294,10 @@ class _Reader:
         shown = (
             (k, texts)
             for k, texts in ((k, k.texts()) for k in sorted(odd, key=lambda k: -k.times))
-            # c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing
-            if texts and "frame #" not in texts[0] and not re.search(r":\d+: \w*Warning: ", texts[0])
+            # c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing, and
+            # neither does what is tried again
+            if texts
+            and not re.search(r"frame #|Exception raised from |:\d+: \w*Warning: |\b[Rr]etry(?:ing)?\b", texts[0])
+            and not self._table.went_on(k.at[0], None, k.last)
         )
         return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]

@@ -48,6 +48,8 @@ from nccl_runbook.triage.ranks import (
 HANG = "nccl-runbook hang "
 # causes that contain the end of a job, or that it never started
 _STOPS = ENDED | {"peer-crashed", "scheduler-refused", "program-not-started"}
+# a line that torch, Python, a logger or NCCL prints without an error
+_WARNING = re.compile(r"\[?W\d{3,4} \d\d:|WARNING\b|\S{1,200} \w{1,40}Warning: |[^\n]{0,120}NCCL INFO ")
 _WARNINGS: Rows = (  # a result code of NCCL names no reason
     (
         "your launcher",
@@ -77,7 +79,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
                 _hypothesis(cause, those, logs)
                 for cause, those in grouped((p.cause, p) for p in in_order).items()
             ],
-            key=lambda h: STATUSES.index(h.status),
+            key=lambda h: (STATUSES.index(h.status), _is_aside(h, logs)),
         ),
         logs,
     )
@@ -86,6 +88,11 @@ def judge(logs: Logs) -> list[Hypothesis]:
     if platform(logs):
         ranked = [_carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY]
     return _worth_showing(ranked)
+
+
+def _is_aside(hypothesis: Hypothesis, logs: Logs) -> bool:
+    """Whether its line is only a warning or an information, and a rank raised an error."""
+    return logs.raised is not None and bool(_WARNING.match(hypothesis.evidence[0].text))
 
 
 def _what_ended_it_first(ranked: list[Hypothesis]) -> list[Hypothesis]:
