@@ -20,7 +20,8 @@ PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "fra
 AT_WORK = re.compile(
     r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|"
     r"extract|captur|quanti[sz])(?:es?|ing)\b|"
-    r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed"
+    r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed|"
+    r"\b(?:uploads?|downloads?|copy|sync|transfer)\b[^\n]{0,40}\d ?/ ?\d|\d ?/ ?\d+ (?:files|parts|shards|chunks)\b"
 )
 # an exception that only echoes what another rank did, and the text that torch (2.0 to 2.13, NCCLUtils.cpp)
 # adds to each result code of NCCL

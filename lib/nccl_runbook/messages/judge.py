@@ -174,11 +174,12 @@ def _under(clue: Clue, logs: Logs) -> list[tuple[LogLine, LogLine]]:
 
 def may_be_slow(logs: Logs, works: bool = False) -> bool:
     """Whether a reporter complains of slowness, a rate was measured, or it is unknown whether the job failed
-    or works."""
+    or works: a job that somebody cancelled has not failed."""
+    failed = failed_line(logs)
     return (
         says(logs.context, "<slow>")
         or "nccl-tests-row" in logs.seen
-        or not (works or says(logs.context, "<complaint>") or failed_line(logs))
+        or not (works or says(logs.context, "<complaint>") or failed and "CANCELLED AT" not in failed.text)
     )
 
 

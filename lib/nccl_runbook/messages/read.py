@@ -297,7 +297,9 @@ class _Reader:
             # c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing, and
             # neither does what is tried again
             if texts
-            and not re.search(r"frame #|Exception raised from |:\d+: \w*Warning: |\b[Rr]etry(?:ing)?\b", texts[0])
+            and not re.search(
+                r"frame #|Exception raised from |:\d+: \w*Warning: |\b[Rr]etry(?:ing)?\b", texts[0]
+            )
             and not self._table.went_on(k.at[0], None, k.last)
         )
         return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]

@@ -6,7 +6,7 @@ from nccl_runbook.core.facts import rank_names
 from nccl_runbook.core.findings import MOST_QUOTED, cut
 from nccl_runbook.messages.clues import AT_WORK, says
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.judge import Indication, raised_first
+from nccl_runbook.messages.judge import Indication, raised_first, surely_after
 from nccl_runbook.messages.judge_silent import unheard
 from nccl_runbook.triage.ranks.judge_calls import (
     all_wait_alike,
@@ -148,8 +148,10 @@ def rank_is_silent(logs: Logs) -> list[Indication]:
         if not last or r.last in (busy or last)
     ][:1]
     lines = tuple(dict.fromkeys((*(busy or last)[:1], waiting[0].timeouts[0].at, *last[:2])))
+    # at work after others gave up: it lived then
+    lives = any(surely_after(line, r.timeouts[0].at, logs) for line in busy for r in waiting)
     return [
-        Indication(cause, "possible", lines, against, 28 + i, advice)
+        Indication(cause, "likely" if lives and not i else "possible", lines, against, 28 + i, advice)
         for (i, cause), advice in zip(placed, [*doing, *[None] * 4])
     ]
 
