@@ -64,8 +64,8 @@ ENDED = {
     ),
     "another error at once": (
         "peer-crashed",
-        "EOFError",
-        steps(0, 9) + raised(1, FULL) + AGAIN.format(1, 3) + raised(0, "pickle.UnpicklingError: EOFError: Ran out of input"),
+        "invalid load key",
+        steps(0, 9) + raised(1, FULL) + AGAIN.format(1, 3) + raised(0, "pickle.UnpicklingError: invalid load key, 'x'."),
     ),
     "killed in the last attempt": (
         "peer-crashed",

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator
 
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, who_says
-from nccl_runbook.messages.excerpt import TRACEBACK
 from nccl_runbook.messages.lines import (
     EXPRESSIONS,
     LAUNCHERS,
@@ -57,6 +56,11 @@ _SOURCE = re.compile(r" {4}(?! *(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)
 _RAISED = re.compile(r" ?(?:[A-Za-z_]\w{0,60}\.){0,9}(?!\w*Warning\b)(?![A-Z]+\b)[A-Z]\w{1,80}(?:: |:?\s*$)")
 # a text, maybe cut off, and an argument in source: the program did not print it there
 _LITERAL = re.compile(rb"\"[^\"\n]*\s[^\"\n]*(?:\"|$)|'[^'\n]*\s[^'\n]*(?:'|$)|\b\w{1,60}=[\w.]{1,80}")
+# c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing, and neither
+# does what is tried again
+_NO_FAULT = re.compile(
+    r"frame #|Exception raised from |:\d+: \w*Warning: |\bwarnings\.warn\(|\b[Rr]etry(?:ing)?\b"
+)
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
 At = tuple[str, int, bytes]
 
@@ -110,15 +114,12 @@ class Kinds:
     _numeric: set[bytes] = dataclasses.field(default_factory=set)
     in_frame: bool = False  # the last line was a frame of a traceback, or source below one
     _steps: int = 0  # lines that say how far a rank is
-    # (rank, process) whose traceback has no end yet -> lines from its head to the next block
-    _tracebacks: dict[tuple[int | None, str], int] = dataclasses.field(default_factory=dict)
 
     def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
         """(index, kind, line) of the lines with information, and of the line above if its message may go on.
         ``number``: of the first."""
         keys = self._keys(rows)
-        there, source = set(keys), self._source(rows)
-        raised = self._raised(rows)
+        there, (source, raised) = set(keys), self._source(rows)
         first, known = (
             (self.first, self._telling) if len(self.first) < MAX_KINDS else ({}, self._telling.copy())
         )
@@ -168,36 +169,20 @@ class Kinds:
             if key in telling and i not in left_out
         ]
 
-    def _source(self, rows: list[bytes]) -> set[int]:
-        """Indexes of the lines that quote source in a traceback."""
-        source = set()
+    def _source(self, rows: list[bytes]) -> tuple[set[int], set[int]]:
+        """Indexes of the lines that quote source in a traceback, and of those that end one: exceptions."""
+        source, raised = set(), set()
         for index, raw in enumerate(rows):
             if b'", line ' in raw and _FRAME.search(raw):
                 self.in_frame = True
             elif self.in_frame:
-                text = (pieces(raw) or [""])[0]
-                self.in_frame = b"    " in raw and bool(_SOURCE.match(who_says(text).text))
+                text = who_says((pieces(raw) or [""])[0]).text
+                self.in_frame = b"    " in raw and bool(_SOURCE.match(text))
                 if self.in_frame:
                     source.add(index)
-        return source
-
-    def _raised(self, rows: list[bytes]) -> list[int]:
-        """Indexes of the lines that end a traceback."""
-        raised = []
-        for index, raw in enumerate(rows):
-            if b"Traceback (most" in raw or b"RayTaskError(" in raw:
-                who = who_says((pieces(raw) or [""])[0])
-                self._tracebacks[who.rank, who.pid] = index
-            elif self._tracebacks and b'", line ' not in raw:
-                who = who_says((pieces(raw) or [""])[0])
-                begun = self._tracebacks.get((who.rank, who.pid), index)
-                if 0 < index - begun <= TRACEBACK and _RAISED.match(who.text):
-                    del self._tracebacks[who.rank, who.pid]
-                    raised.append(index)
-        self._tracebacks = {
-            who: at - len(rows) for who, at in self._tracebacks.items() if len(rows) - at < TRACEBACK
-        }
-        return raised
+                elif _RAISED.match(text):
+                    raised.add(index)
+        return source, raised
 
     def _open(
         self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]
@@ -211,6 +196,11 @@ class Kinds:
     def all(self) -> Iterator[tuple[At, Kind | None]]:
         """Every kind with its first place; None for lines without information."""
         return zip(self.first.values(), map(self._telling.get, self.first))
+
+    def odd(self) -> list[Kind]:
+        """Kinds that look like an error and match nothing known, the most frequent first."""
+        odd = [k for _, k in self.all() if k and k.odd and not k.messages and not k.about_rank and k.texts()]
+        return sorted((k for k in odd if not _NO_FAULT.search(k.texts()[0])), key=lambda k: -k.times)
 
     def is_training(self) -> bool:
         """Whether many lines show progress in two ways: step and loss, or a bar and its rate."""

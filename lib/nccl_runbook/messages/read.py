@@ -30,6 +30,7 @@ from nccl_runbook.messages.read_ranks import Ranks
 
 MAX_LINES = 8  # kept of one message
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
+_TIMED_OUT = re.compile(EXPRESSIONS["rank-work"] + "|checkTimeout")
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
 
 
@@ -229,7 +230,7 @@ class _Reader:
             foreign=foreign,
             nccl_versions=self._table.versions(),
             failed=next((line for line, _, _ in failures), None),
-            timeout=next(iter(self._table.timeouts()), None),
+            timeout=next((line for line, _, _ in failures if _TIMED_OUT.search(line.text)), None),
             again=[*self._table.again.values()],
             raised=next((line for line, _, own in failures if own), None),
             clocks=self._table.clocks.offsets(),
@@ -290,16 +291,5 @@ class _Reader:
         )
 
     def _strange(self) -> list[Template]:
-        odd = (k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank)
-        shown = (
-            (k, texts)
-            for k, texts in ((k, k.texts()) for k in sorted(odd, key=lambda k: -k.times))
-            # c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing, and
-            # neither does what is tried again
-            if texts
-            and not re.search(
-                r"frame #|Exception raised from |:\d+: \w*Warning: |\b[Rr]etry(?:ing)?\b", texts[0]
-            )
-            and not self._table.went_on(k.at[0], None, k.last)
-        )
-        return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
+        shown = (k for k in self._kinds.odd() if not self._table.went_on(k.at[0], None, k.last))
+        return [Template(self._first(k.texts()[0], k), k.times) for k in itertools.islice(shown, 20)]

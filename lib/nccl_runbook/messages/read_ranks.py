@@ -54,8 +54,6 @@ class Ranks:
     )
     # the first line of each sort by which a rank, or a file, failed since it last survived an error
     _failures: dict[Failure, tuple[int, LogLine]] = dataclasses.field(default_factory=dict)
-    # the first one since a restart of the ranks of a file
-    _timeouts: dict[tuple[str, int], LogLine] = dataclasses.field(default_factory=dict)
     _survived: Survived = dataclasses.field(default_factory=Survived)
 
     def _row(self, line: LogLine) -> dict[str, Any] | None:
@@ -124,8 +122,6 @@ class Ranks:
             self._broke_at = max(self._broke_at, order)
             began = self._survived.restart(line.file)
             self._failures.setdefault((who, error, own, max(began, self._survived.mark(who))), (order, line))
-            if "rank-work" in matches or "checkTimeout" in text:
-                self._timeouts.setdefault((line.file, began), line)
         if own:
             self._survived.raised(_who(line), order, text)
         elif "rank-progress" in matches:
@@ -143,7 +139,6 @@ class Ranks:
         """The job survived what was printed before; what follows is its teardown."""
         file, self._well[line.file] = line.file, line.rank
         self._broke_at = -1
-        self._timeouts = {at: first for at, first in self._timeouts.items() if first.file != file}
         self._failures = {f: at for f, at in self._failures.items() if at[1].file != file}
         for row in self._rows.values():
             row["timeouts"] = [t for t in row["timeouts"] if t.at.file != file]
@@ -183,11 +178,6 @@ class Ranks:
             return False
         before = self._survived.restart(line.file) - self.again[line.file].line  # lines of earlier files
         return ended or before + line.line <= self._survived.mark((line.file,))
-
-    def timeouts(self) -> list[LogLine]:
-        """The first watchdog line of each attempt that no restart left behind."""
-        ended = self._ended_again(self.failures())
-        return [line for line in self._timeouts.values() if not self._is_behind(line, ended)]
 
     def _restarted(self, line: LogLine, order: int) -> None:
         self.again[line.file] = line

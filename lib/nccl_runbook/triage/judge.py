@@ -16,11 +16,11 @@ from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs
 from nccl_runbook.messages.judge import Indication, current, failed_line, surely_after
 from nccl_runbook.messages.lines import EXPRESSIONS
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
-    NVIDIA_WORDS,
     Answer,
     Decides,
     Hypothesis,
-    elsewhere,
+    carried_over,
+    not_done,
     platform,
 )
 from nccl_runbook.triage.hypotheses.judge_undecided import (
@@ -46,6 +46,7 @@ from nccl_runbook.triage.ranks import (
 )
 
 HANG = "nccl-runbook hang "
+_ONLY_SLOW = SLOW - {"communicator-recreated"}  # which also takes memory
 # causes that contain the end of a job, or that it never started
 _STOPS = ENDED | {"peer-crashed", "scheduler-refused", "program-not-started"}
 # a line that torch, Python, a logger or NCCL prints without an error
@@ -79,26 +80,21 @@ def judge(logs: Logs) -> list[Hypothesis]:
                 _hypothesis(cause, those, logs)
                 for cause, those in grouped((p.cause, p) for p in in_order).items()
             ],
-            key=lambda h: (STATUSES.index(h.status), _is_aside(h, logs)),
+            key=lambda h: _order(h, logs),
         ),
         logs,
     )
-    if not says(logs.context, "<slow>"):
-        ranked = _what_ended_it_first(ranked)
     if platform(logs):
-        ranked = [_carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY]
+        ranked = [carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY]
     return _worth_showing(ranked)
 
 
-def _is_aside(hypothesis: Hypothesis, logs: Logs) -> bool:
-    """Whether its line is only a warning or an information, and a rank raised an error."""
-    return logs.raised is not None and bool(_WARNING.match(hypothesis.evidence[0].text))
-
-
-def _what_ended_it_first(ranked: list[Hypothesis]) -> list[Hypothesis]:
-    """Causes of slowness, which end no job, behind what is sure to have ended it or likely so."""
-    ended = [h for h in ranked if h.status != "possible" and h.cause not in SLOW | {"benign"}]
-    return [*ended, *(h for h in ranked if h not in ended)]
+def _order(hypothesis: Hypothesis, logs: Logs) -> tuple[float, bool]:
+    """Place of a hypothesis, the smallest first: the surest; not a cause of slowness, which ends no job,
+    before what is likely to have ended it; not a warning before an error that a rank raised."""
+    is_slow = hypothesis.cause in _ONLY_SLOW and not says(logs.context, "<slow>")
+    is_aside = logs.raised is not None and bool(_WARNING.match(hypothesis.evidence[0].text))
+    return max(STATUSES.index(hypothesis.status), is_slow * (STATUSES.index("likely") + 0.5)), is_aside
 
 
 def _worth_showing(ranked: list[Hypothesis]) -> list[Hypothesis]:
@@ -110,19 +106,6 @@ def _worth_showing(ranked: list[Hypothesis]) -> list[Hypothesis]:
         for at, h in enumerate(ranked)
         if at < MOST or h.status != "possible" or h is first_of_file[h.evidence[0].file]
     ]
-
-
-def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
-    """With only what holds on other vendors' GPUs, too."""
-    rows = (
-        (r, tuple(line for line in r.lines if not NVIDIA_WORDS.search(line)))
-        for r in hypothesis.remedy
-        if not NVIDIA_WORDS.search(r.text)
-    )
-    remedy = tuple(dataclasses.replace(r, lines=lines) for r, lines in rows if lines or not r.lines)
-    return dataclasses.replace(
-        hypothesis, remedy=remedy, decides=Decides(*elsewhere(tuple(vars(hypothesis.decides).values())))
-    )
 
 
 def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hypothesis:
@@ -145,7 +128,7 @@ def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hy
         evidence = tuple(dict.fromkeys((raised, *evidence)))
     texts = [line.text for line in evidence]
     cause = fitting(cause_id, *texts)
-    rows = _not_done(advice.remedy or cause.remedy, logs)
+    rows = not_done(advice.remedy or cause.remedy, logs)
     if raised:  # in place of a search for it
         others = [row for row in rows if "(Error|Exception)" not in "".join(row[2])]
         rows = (("you", f"Read and fix {place}, where the program raised: {raised.text}", ()), *others)
@@ -181,34 +164,6 @@ def _raised(evidence: Sequence[LogLine], logs: Logs) -> tuple[str, LogLine | Non
                 path, number = re.findall(r'"([^"]+)", line (\d+)', frame.text)[0]
                 return f"{path}:{number}", line
     return "", None
-
-
-def _not_done(remedy: Rows, logs: Logs) -> Rows:
-    """The rows without settings that a job has by what it printed; one that differs between ranks stays."""
-    printed = [
-        pair for pair, message in logs.seen.items() if "=" in pair and message.lines[0].file != CONTEXT
-    ]
-    names = [pair.partition("=")[0] for pair in printed]
-    done = {f"export {pair}" for pair, name in zip(printed, names) if names.count(name) == 1}
-    if "faulthandler-stack" in logs.seen:
-        done.add("export PYTHONFAULTHANDLER=1")
-    kept = tuple(
-        (who, text, tuple(line for line in lines if line not in done))
-        for who, text, lines in remedy
-        if not lines or not done.issuperset(lines)
-    )
-    return (
-        kept
-        if kept or not remedy
-        else (
-            (
-                "you",
-                "The log already shows the setting that usually helps. Check that the failed ranks "
-                "have this setting. If all have it, the setting does not help in this case.",
-                (),
-            ),
-        )
-    )
 
 
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
@@ -291,7 +246,7 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
 
 def _severity(hypothesis: Hypothesis, lead: Hypothesis, logs: Logs) -> Severity:
     """Severity of a likely cause; a cause of slowness is a note beside what ended the job."""
-    if hypothesis.cause in SLOW and lead.cause not in SLOW and lead.status != "possible":
+    if hypothesis.cause in _ONLY_SLOW and lead.cause not in SLOW and lead.status != "possible":
         return Severity.NOTE
     return Severity.BROKEN if failed_line(logs) or hypothesis.cause in _STOPS else Severity.WARN
 
