@@ -10,8 +10,14 @@ AGAIN = AGENT + " will restart worker group\n"
 RETRY = "[FailurePolicy] Decision: FailureDecision.RETRY, Error source: worker group, Error count / maximum errors allowed: 1/3\n"
 REQUEUED = "Requeued SLURM job: 5512\n"
 TRACE = '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "/job/{1}", line 40, in step\n[rank{0}]: {2}\n'
-OVER = "E1130 04:11:00.1 77 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: {} (pid: 90{}) of binary: python\n"
-FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 39.50 GiB of which 1.10 GiB is free."
+OVER = (
+    "E1130 04:11:00.1 77 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: {} (pid: 90{}) of binary:"
+    " python\n"
+)
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 39.50 GiB of which 1.10 GiB is"
+    " free."
+)
 LOST = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited or there was a network error"
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 
@@ -104,7 +110,10 @@ def test_a_container_of_compose_is_no_part_of_its_lines(tmp_path):
     assert (logs.raised.rank, logs.raised.text, ranked[0].cause) == (5, "KeyError: 'mask'", "peer-crashed")
 
 
-SLOWLY = "n1:1:2 [0] NCCL INFO NCCL_IB_HCA set to mlx5\nn1:1:2 [0] NCCL INFO NET/IB : No device found.\nn1:1:2 [0] NCCL INFO Using network Socket\n"
+SLOWLY = (
+    "n1:1:2 [0] NCCL INFO NCCL_IB_HCA set to mlx5\nn1:1:2 [0] NCCL INFO NET/IB : No device found.\n"
+    "n1:1:2 [0] NCCL INFO Using network Socket\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +138,8 @@ def test_what_makes_a_job_slow_does_not_lead_before_what_ended_it(end, tmp_path)
         ("ray.exceptions.OutOfMemoryError: 2 worker(s) were killed due to the node running low on memory.\n", "peer-crashed"),
         (
             "ray.exceptions.RayTaskError(OutOfMemoryError): ray::Learner.run() (pid=12, ip=10.1.1.4)\n"
-            '  File "/job/learn.py", line 8, in run\nray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n',
+            '  File "/job/learn.py", line 8, in run\n'
+            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n",
             "peer-crashed",
         ),
         (

@@ -17,7 +17,10 @@ WAITED = (
     " OpType=ALLREDUCE, NumelIn={1}, NumelOut={1}, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
 )
 DUPLICATE = "pod-3:61:361 [0] init.cc:871 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000\n"
-COMM = "pod-3:6{0}:36{0} [0] NCCL INFO ncclCommInitRank comm 0x5{0} rank {0} nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0x8d - Init START\n"
+COMM = (
+    "pod-3:6{0}:36{0} [0] NCCL INFO ncclCommInitRank comm 0x5{0} rank {0} nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0x8d"
+    " - Init START\n"
+)
 NO_ANSWER = (
     "n12:7:9 [1] transport/net_ib.cc:1231 NCCL WARN NET/IB : Got completion from peer 10.4.0.8<40311> with error {}, opcode 0, len 0,"
     " vendor err 129\n"
@@ -131,7 +134,9 @@ def test_a_rank_that_ends_by_a_signal_alone_is_the_likely_cause(end, tmp_path):
     assert "cpu-affinity" not in [h.cause for h in ranked]
 
 
-@pytest.mark.parametrize("device", ["  MIG 2g.20gb     Device  1: (UUID: MIG-11f09c3e-70aa)", "CUDA_VISIBLE_DEVICES=MIG-11f09c3e-70aa-5d0c"])
+@pytest.mark.parametrize(
+    "device", ["  MIG 2g.20gb     Device  1: (UUID: MIG-11f09c3e-70aa)", "CUDA_VISIBLE_DEVICES=MIG-11f09c3e-70aa-5d0c"]
+)
 def test_two_ranks_on_mig_devices_of_one_gpu(device, tmp_path):
     _, ranked = judged(tmp_path, f"{device}\n" + COMM.format(0) + COMM.format(1) + DUPLICATE)
     assert (ranked[0].cause, ranked[0].status) == ("vgpu-or-mig-unsupported", "likely")
