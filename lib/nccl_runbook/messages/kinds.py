@@ -52,8 +52,11 @@ _QUOTES = re.compile(
 _FRAME = re.compile(rb'File "[^"\n]{1,500}", line \d+, in ')
 # behind a prefix; a level that is set flush right is not source
 _SOURCE = re.compile(r" {4}(?! *(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)")
-# what ends a traceback: the name of a class, whatever it ends with, and what it says; not a level of a log
-_RAISED = re.compile(r" ?(?:[A-Za-z_]\w{0,60}\.){0,9}(?!\w*Warning\b)(?![A-Z]+\b)[A-Z]\w{1,80}(?:: |:?\s*$)")
+# what ends a traceback, beside errors that their name shows: a class, and what it says; no level of a log
+_RAISED = re.compile(
+    r" ?(?:[A-Za-z_]\w{0,60}\.){0,9}(?!\w*(?:Warning|Error|Exception|Interrupt)\b)"
+    r"(?![A-Z]+\b)[A-Z]\w{1,80}(?:: |:?\s*$)"
+)
 # a text, maybe cut off, and an argument in source: the program did not print it there
 _LITERAL = re.compile(rb"\"[^\"\n]*\s[^\"\n]*(?:\"|$)|'[^'\n]*\s[^'\n]*(?:'|$)|\b\w{1,60}=[\w.]{1,80}")
 # c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing, and neither

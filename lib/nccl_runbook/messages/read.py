@@ -166,7 +166,9 @@ class _Reader:
         # Slurm's reason for the end is not the exception before it
         if message == "job-ended" and " DUE TO " not in texts[0]:
             self._table.over_at = self._order
-        lines = [k for k in kept.lines if not self._table.is_earlier(k)]  # those of the last attempt count
+        lines = [
+            k for k in kept.lines if not self._table.attempts.is_earlier(k)
+        ]  # those of the last attempt count
         if len(lines) < MAX_LINES and self._is_new(line, lines):
             kept.lines = [*lines, line]
 
@@ -231,7 +233,7 @@ class _Reader:
             nccl_versions=self._table.versions(),
             failed=next((line for line, _, _ in failures), None),
             timeout=next((line for line, _, _ in failures if _TIMED_OUT.search(line.text)), None),
-            again=[*self._table.again.values()],
+            again=[*self._table.attempts.last.values()],
             raised=next((line for line, _, own in failures if own), None),
             clocks=self._table.clocks.offsets(),
             apart=self._table.apart(),

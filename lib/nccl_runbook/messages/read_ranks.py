@@ -13,6 +13,7 @@ from nccl_runbook.messages.clues import ECHO, compiled
 from nccl_runbook.messages.facts import RankLog, Timeout
 from nccl_runbook.messages.lines import EXPRESSIONS
 from nccl_runbook.messages.survived import Survived
+from nccl_runbook.messages.survived.attempts import Attempts
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
@@ -38,7 +39,7 @@ class Ranks:
     # the rank of a process, by host or file, once one of its lines shows it
     of_pid: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
     clocks: Clocks = dataclasses.field(default_factory=Clocks)
-    again: dict[str, LogLine] = dataclasses.field(default_factory=dict)  # the last restart, by file
+    attempts: Attempts = dataclasses.field(default_factory=Attempts)
     over_at: int = -1  # where the launcher or the scheduler last reported the end of the job
     _over: str = ""
     _rows: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
@@ -120,8 +121,8 @@ class Ranks:
         if error or watched:
             who = _who(line)
             self._broke_at = max(self._broke_at, order)
-            began = self._survived.restart(line.file)
-            self._failures.setdefault((who, error, own, max(began, self._survived.mark(who))), (order, line))
+            since = max(self.attempts.began(line.file), self._survived.mark(who))
+            self._failures.setdefault((who, error, own, since), (order, line))
         if own:
             self._survived.raised(_who(line), order, text)
         elif "rank-progress" in matches:
@@ -160,34 +161,24 @@ class Ranks:
             for (who, error, own, _), (order, line) in self._failures.items()
             if order > self._survived_to(who)
         ]
-        ended = self._ended_again(failed)
+        ended = self.attempts.ended_again(failed)
         return [row for row in failed if not self._is_behind(row[0], ended)]
-
-    def _ended_again(self, failed: list[tuple[LogLine, bool, bool]]) -> bool:
-        """Whether an error of their own ended the last of several attempts of some ranks."""
-        return any(own and line.file in self.again and not self.is_earlier(line) for line, _, own in failed)
-
-    def is_earlier(self, line: LogLine) -> bool:
-        """Whether the launcher has started the ranks of this file again below this line."""
-        return line.file in self.again and line.line < self.again[line.file].line
 
     def _is_behind(self, line: LogLine, ended: bool) -> bool:
         """Whether a restart left the attempt of this line behind: the ranks went further than before, or
         (``ended``) an error of some rank's own ended the last attempt."""
-        if not self.is_earlier(line):
-            return False
-        before = self._survived.restart(line.file) - self.again[line.file].line  # lines of earlier files
-        return ended or before + line.line <= self._survived.mark((line.file,))
+        survived = self._survived.mark((line.file,))
+        return self.attempts.left_behind(line, survived) or ended and self.attempts.is_earlier(line)
 
     def _restarted(self, line: LogLine, order: int) -> None:
-        self.again[line.file] = line
+        self.attempts.begin(line, order)
         self._survived.restarted(line.file, order)
 
     def _again(self, line: LogLine, order: int) -> dict[str, Any] | None:
         """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
         self._over = ""
         self.again_in[line.file] += 1
-        if self._survived.restart(line.file) < self.over_at:
+        if self.attempts.began(line.file) < self.over_at:
             self._restarted(line, order)
         if self.newest:  # what other nodes wrote is dropped, or not, by their own files
             self._rows = {rank: row for rank, row in self._rows.items() if line.file not in row["files"]}
@@ -258,7 +249,7 @@ class Ranks:
         """The table, by rank."""
         failures = self.failures()
         first = {line.rank: line for line, error, _ in reversed(failures) if error}
-        ended = self._ended_again(failures)
+        ended = self.attempts.ended_again(failures)
         return [
             RankLog(
                 **{

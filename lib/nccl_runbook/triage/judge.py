@@ -15,6 +15,7 @@ from nccl_runbook.messages.excerpt import TRACEBACK
 from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs
 from nccl_runbook.messages.judge import Indication, current, failed_line, surely_after
 from nccl_runbook.messages.lines import EXPRESSIONS
+from nccl_runbook.triage.hypotheses.judge_attempts import pointers
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     Answer,
     Decides,
@@ -38,7 +39,6 @@ from nccl_runbook.triage.hypotheses.judge_weights import (
     NVIDIA_ONLY,
     fits,
     follows_failure,
-    pointers,
     weighed,
 )
 from nccl_runbook.triage.ranks import (

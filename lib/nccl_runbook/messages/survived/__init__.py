@@ -43,10 +43,6 @@ class Survived:
         """The launcher starts the ranks of this file again."""
         self._raised[file,] = order
 
-    def restart(self, file: str) -> int:
-        """The last restart of the ranks of this file, -1 without one."""
-        return self._raised.get((file,), -1)
-
     def stepped(self, of: tuple[Who, ...], order: int, text: str) -> None:
         """A line that shows progress of a rank and of its file."""
         step = None if _NO_STEP.match(text) else _STEP.search(text)
