@@ -18,6 +18,7 @@ from nccl_runbook.core.secret_lines import ESCAPED_LINES, KEY, LINES, bodies, is
 from nccl_runbook.core.secret_values import (
     HARMLESS,
     HINTS,
+    PHRASE,
     TABLES,
     is_numbered,
     is_secret,
@@ -75,8 +76,9 @@ _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
 # a name and what stands between it and its value: a sign, a blank behind an option, or the other half
 # of a {name, value} pair; "PASS: x" is the result of a test
 _NAME = re.compile(
-    r"(?:(?<![\w.-])(?<!next )(?<!last )(?<!stop )(?<!etc/)(?<!\d{12}:)|(?<=%2[2-7])|(?<=%3[Ff])|"
-    r"(?<=%25(?:2[2-7]|3[Ff])))(?:(?<=\\)[nrt])?(?P<option>-{1,2}g?env\s{1,4}|--?|(?:setenv|setx|ENV)\s{1,4})?"
+    r"(?:(?<![\w.-])(?<!next )(?<!last )(?<!stop )(?<!etc/)(?<!compile )(?<!fusion )(?<!\d{12}:)|"
+    r"(?<=%2[2-7])|(?<=%3[Ff])|(?<=%25(?:2[2-7]|3[Ff])))(?:(?<=\\)[nrt])?"
+    r"(?P<option>-{1,2}g?env\s{1,4}|--?|(?:setenv|setx|ENV)\s{1,4})?"
     r"(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]|\n\s{{0,40}}[^\s<>]))?"
     rf"(?:\s{{0,4}}:\s{{0,4}}[\"']?(?:\w{{1,20}}\[)?(?:str|bytes|"
@@ -87,7 +89,7 @@ _NAME = re.compile(
     r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12}(?:#[^\n]{0,200}\s{1,12})?)\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|"
     r"key)>\s{0,12}<\w{1,20}>|"
     r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)(?:\s{1,8}(?:\\\n\s{0,20})?(?=[^-\s\\])|"
-    r"[\"']\s{1,8}(?:a\d{1,4}=)?(?=[\"']))|(?!)))"
+    r"[\"']?\n\s{0,40}-\s{1,4}[\"']?(?=[^-\s\"'])|[\"']\s{1,8}(?:a\d{1,4}=)?(?=[\"']))|(?!)))"
 )
 # the name behind the value, as Kubernetes takes it, too
 _BELOW = re.compile(
@@ -114,13 +116,10 @@ _VALUE = re.compile(
     r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"']))){1,16000}"
     r"(?:(?<=\S{16000})\S*)?(?<![)\]}.,])))"
 )  # brackets close around it; groups are repeated 16,000 times, as each costs memory, and the rest goes, too
-# what has blanks: a header, in which a cookie may be quoted, and a phrase of words up to the end of its line
-_WITH_BLANKS, _HEADER, _PHRASE = (
+# what has blanks: a header, in which a cookie may be quoted, and a phrase
+_WITH_BLANKS, _HEADER = (
     re.compile(r"(?i)cookie|authorization|headers|phrase$"),
     re.compile(r"(?:[^\"'\n\\]|(?<==)\\{0,3}\"[^\"\n]*\")+"),
-    re.compile(
-        r"(?!(?:not|is|was|are|the|for|see|must|of|in|to)\s)[a-z]{2,20}(?: [a-z0-9]{1,20}){1,30}(?=\s*(?:[#\n]|$))"
-    ),
 )
 # and what else a terminal obeys
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -196,7 +195,7 @@ def _values(text: str) -> str:
             kind == "named"
             and value["bare"]
             and _WITH_BLANKS.search(lead["name"])
-            and (header := (_PHRASE if "phrase" in lead["name"].lower() else _HEADER).match(text, begin))
+            and (header := (PHRASE if "phrase" in lead["name"].lower() else _HEADER).match(text, begin))
             and not (HARMLESS.fullmatch(value["bare"]) and text[end : end + 2].strip()[:1] in ".)}(")
         ):
             end = header.end()
@@ -251,13 +250,13 @@ class Redactor:
     def _masked(self, text: str) -> str:
         """The text without secrets; lines with a prefix are read together without it, then each alone."""
         lines = text.split("\n")
-        texts = bodies(lines) if len(lines) > 1 else lines
-        if texts == lines:
+        without_prefix = bodies(lines) if len(lines) > 1 else lines
+        if without_prefix == lines:
             return self._without_known(text)
-        hidden = self._without_known("\n".join(texts)).split("\n")
+        hidden = self._without_known("\n".join(without_prefix)).split("\n")
         return "\n".join(
-            self._without_known(line.removesuffix(text) + masked)
-            for line, text, masked in zip(lines, texts, hidden)
+            self._without_known(line.removesuffix(body) + hidden_body)
+            for line, body, hidden_body in zip(lines, without_prefix, hidden)
         )
 
     def _without_known(self, text: str) -> str:

@@ -56,7 +56,13 @@ HARMLESS = re.compile(f"(?i:{TABLES['value']['harmless']})", re.DOTALL)
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
 
 
-NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
+# a word with a number in it; and a phrase of words up to the end of its line
+NUMBERED, PHRASE = (
+    re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}"),
+    re.compile(
+        r"(?!(?:not|is|was|the|for|see|must|in|to)\s)[a-z]{2,20}(?: [a-z0-9]{1,20}){1,30}(?=\s*(?:[#\n]|$))"
+    ),
+)
 
 
 # a section or a block of secrets as INI, TOML, YAML and JSON have it; its values have names of their own
@@ -130,11 +136,8 @@ def _is_place(name: str, value: str) -> bool:
     the name."""
     is_file = bool(_FILE.search(name))
     is_folder = bool(PATH.match(value)) and len(_PART.findall(value)) > 1
-    return (
-        (is_file or name[-3:].lower() == "pwd")
-        and is_folder
-        or is_file
-        and (bool(_FILE.search(value)) or not NUMBERED.match(_LINE.sub("", value, count=1)))
+    return ((is_file or name[-3:].lower() == "pwd") and is_folder) or (
+        is_file and (bool(_FILE.search(value)) or not NUMBERED.match(_LINE.sub("", value, count=1)))
     )
 
 
