@@ -178,7 +178,7 @@ def may_be_slow(logs: Logs, works: bool = False) -> bool:
     return (
         says(logs.context, "<slow>")
         or "nccl-tests-row" in logs.seen
-        or not (works or says(logs.context, "<complaint>") or failed and "CANCELLED AT" not in failed.text)
+        or not (works or says(logs.context, "<complaint>") or (failed and "CANCELLED AT" not in failed.text))
     )
 
 

@@ -168,7 +168,7 @@ class Ranks:
         """Whether a restart left the attempt of this line behind: the ranks went further than before, or
         (``ended``) an error of some rank's own ended the last attempt."""
         survived = self._survived.mark((line.file,))
-        return self.attempts.left_behind(line, survived) or ended and self.attempts.is_earlier(line)
+        return self.attempts.left_behind(line, survived) or (ended and self.attempts.is_earlier(line))
 
     def _restarted(self, line: LogLine, order: int) -> None:
         self.attempts.begin(line, order)

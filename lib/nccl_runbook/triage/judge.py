@@ -92,9 +92,10 @@ def judge(logs: Logs) -> list[Hypothesis]:
 def _order(hypothesis: Hypothesis, logs: Logs) -> tuple[float, bool]:
     """Place of a hypothesis, the smallest first: the surest; not a cause of slowness, which ends no job,
     before what is likely to have ended it; not a warning before an error that a rank raised."""
-    is_slow = hypothesis.cause in _ONLY_SLOW and not says(logs.context, "<slow>")
-    is_aside = logs.raised is not None and bool(_WARNING.match(hypothesis.evidence[0].text))
-    return max(STATUSES.index(hypothesis.status), is_slow * (STATUSES.index("likely") + 0.5)), is_aside
+    place: float = STATUSES.index(hypothesis.status)
+    if hypothesis.cause in _ONLY_SLOW and not says(logs.context, "<slow>"):
+        place = max(place, STATUSES.index("likely") + 0.5)
+    return place, logs.raised is not None and bool(_WARNING.match(hypothesis.evidence[0].text))
 
 
 def _worth_showing(ranked: list[Hypothesis]) -> list[Hypothesis]:
