@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
@@ -127,6 +128,60 @@ def test_a_diff_is_shown_where_the_file_then_says_what_the_remedy_says(tmp_path)
     assert diff_of(finding("NCCL_IB_DISABLE", "unset NCCL_P2P_DISABLE"), paths) == ""
     assert diff_of(finding("NCCL_IB_DISABLE", "nccl-runbook env"), paths) == ""
     assert diff_of(None, paths) == ""
+
+
+PAIRS = """apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - name: train
+    env:
+    - name: NCCL_SOCKET_IFNAME
+      value: "rail7"
+    - name: NCCL_DEBUG
+      value: INFO
+    - name: OTHER
+      valueFrom: {secretKeyRef: {name: a, key: b}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("NCCL_SOCKET_IFNAME", None, ["-     - name: NCCL_SOCKET_IFNAME", '-       value: "rail7"']),
+        ("NCCL_DEBUG", "WARN", ["-       value: INFO", '+       value: "WARN"']),
+        ("OTHER", None, []),
+        ("NCCL_DEBU", None, []),
+    ],
+)
+def test_a_pair_of_kubernetes_is_changed_as_a_whole(name, value, expected):
+    after = changed(PAIRS, name, value)
+    assert sorted(row for row in edits(PAIRS, after)) == sorted(expected)
+    assert set(yaml.safe_load(after)["spec"]["containers"][0]) == {"name", "env"}
+
+
+NO_INTERFACE = (
+    "n1:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to rail7\n"
+    "n1:7:7 [0] bootstrap.cc:9 NCCL WARN Bootstrap : no socket interface found\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "is_changed"),
+    [
+        ("a.sh", "#!/bin/bash\nexport NCCL_SOCKET_IFNAME=rail7\nsrun python t.py\n", True),
+        ("a.yaml", PAIRS, True),
+        ("a.sh", "#!/bin/bash\nexport NCCL_SOCKET_IFNAME=rail70\n", False),  # another run's value
+        ("a.sh", "#!/bin/bash\nexport GLOO_SOCKET_IFNAME=rail7\n", False),
+        ("a.sh", "#!/bin/bash\n# export NCCL_SOCKET_IFNAME=rail7\nsrun python t.py\n", False),
+    ],
+)
+def test_what_a_log_proves_is_changed_in_the_script_beside_it(tmp_path, file, text, is_changed):
+    (tmp_path / "job.log").write_text(NO_INTERFACE)
+    (tmp_path / file).write_text(text)
+    document = json.loads(run("diagnose", tmp_path / "job.log", tmp_path / file, "--json"))
+    assert document["lead"]["cause"] == "socket-interface-wrong" and bool(document["fix_diff"]) == is_changed
+    assert (tmp_path / file).read_text() == text
 
 
 @pytest.mark.parametrize("command", ["diagnose", "env"])

@@ -383,6 +383,12 @@ def test_help_starts_at_once_and_imports_nothing_heavy(arguments: list[str]) -> 
     assert ended.returncode == 0 and "nccl-runbook" in ended.stdout and took < 0.5
 
 
+def test_a_file_of_one_line_is_answered_within_half_a_second(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("n1:7:7 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Unknown Error\n")
+    took, ended = command_s([*CLI, "diagnose", str(tmp_path / "job.log")], 0.5, env=with_library())
+    assert ended.returncode == 3 and took < 0.5
+
+
 def test_several_values_after_one_option() -> None:
     assert spread(["run", "--step", "a", "b", "--json"]) == ["run", "--step", "a", "--step", "b", "--json"]
     assert spread(["run", "-p", "n", "-1", "-p", "env=A=B", "--record", "x"]) == ["run", "-p", "n=-1", "-p", "env=A=B", "--record", "x"]

@@ -56,6 +56,32 @@ def test_every_launcher_gets_all_that_is_missing_with_a_folder_that_it_has(tmp_p
     assert "PYTHONFAULTHANDLER" in names(lines)
 
 
+STARTS = {
+    "srun": "#!/bin/bash\n#SBATCH --nodes=2\nsrun python job.py\n",
+    "torchrun": "#!/bin/bash\n# not for docker run or srun \ntorchrun --nproc-per-node 4 job.py\n",
+    "ray": "#!/bin/bash\n#SBATCH --nodes=2\nray start --head\npython job.py\n",
+    "deepspeed": "#!/bin/bash\nA=1 deepspeed --num_gpus 4 job.py\n",
+    "beaker": "#!/bin/bash\ngantry run --gpus 8 -- torchrun job.py\n",
+    "docker": "#!/bin/bash\ndocker run --gpus all image torchrun job.py\n",
+    "": "#!/bin/bash\npython job.py  # Ray\n",
+}
+
+
+@pytest.mark.parametrize("launcher", STARTS)
+def test_a_script_names_the_launcher_that_the_log_does_not(tmp_path, launcher):
+    lines = "\n".join(judged(tmp_path, HANG, STARTS[launcher]).collect)
+    place = table("case/collect")["where"].get(launcher, table("case/collect")["where"]["any"])
+    assert place["dir"] in lines and lines.endswith(place["read"])
+    assert (".deepspeed_env" in lines) == (launcher == "deepspeed")
+    remedies = [line for c in judged(tmp_path, HANG, STARTS[launcher]).document.causes for r in c.remedy for line in r.lines]
+    recorder = [line for line in remedies if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" in line]
+    assert recorder and all("$PWD" not in line for line in recorder) == (launcher in ("ray", "beaker", "docker"))
+
+
+def test_the_log_knows_better_than_the_script_what_started_the_ranks(tmp_path):
+    assert judged(tmp_path, HANG + SAYS["ray"], STARTS["srun"]).found.logs.logs.launcher == "ray"
+
+
 @pytest.mark.parametrize(("torch", "expected"), [
     ("2.1.0", {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}), ("2.8.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}),
     ("2.9.0", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}), ("2.15.0", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"})])

@@ -14,10 +14,10 @@ import pytest
 from book_samples import with_library
 from hypothesis import given, strategies as st
 from nccl_runbook.case.given import sort
-from nccl_runbook.case.judge import READING, cheapest, following, left
+from nccl_runbook.case.judge import READING, cheapest, following, left, next_test
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import to_json
-from nccl_runbook.core.findings import STATUSES, Finding, Remedy, Severity
+from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Record, of_findings, save
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.judge import judge_hang
@@ -255,21 +255,88 @@ def test_the_page_says_the_sentence_of_the_terminal(tmp_path):
     assert (tmp_path / "page.html").stat().st_size <= 300_000 and "<script" not in (tmp_path / "page.html").read_text()
 
 
-def test_files_need_no_torch_no_jupyter_no_linux(tmp_path):
-    """Whatever macOS lacks is hidden; what it does there was not tried."""
-    (tmp_path / "a.log").write_text(NVML + "\n")
-    hide = (
-        "import builtins, os, sys\nhidden = {'torch', 'IPython', 'nbclient', 'papermill', 'jupyter_client', 'pynvml', 'ipywidgets',"
-        " 'select.epoll'}\nreal = builtins.__import__\ndef need(name, *rest):\n    if name.split('.')[0] in hidden: raise"
-        " ImportError(name)\n    return real(name, *rest)\nbuiltins.__import__ = need\nopened = builtins.open\ndef open_(path, *rest,"
-        " **more):\n    if str(path).startswith('/proc'): raise FileNotFoundError(path)\n    return opened(path, *rest,"
-        " **more)\nbuiltins.open = open_\nfrom nccl_runbook.__main__ import main\nsys.argv = ['nccl-runbook', 'diagnose',"
-        " sys.argv[1]]\nmain()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", hide, str(tmp_path / "a.log")], capture_output=True, text=True, env=with_library(), timeout=60
-    )
-    assert done.returncode == 3 and done.stdout.startswith("Broken: "), done.stderr
+def test_the_next_step_shows_its_cost_and_the_causes_that_it_decides(tmp_path):
+    page = tmp_path / "page.html"
+    words = ("diagnose", "hangs at the first all_reduce", "--html", page)
+    test = json.loads(read_cli(*words, "--json").stdout)["next"]
+    shown = read_cli(*words).stdout
+    step = step_texts()[test["line"].rpartition(" ")[2]]
+    assert (test["about_s"], test["costs"]) == (step.about_s, step.costs) and test["separates"]
+    for cause in test["separates"]:
+        assert causes()[cause].title in page.read_text() and causes()[cause].title in shown
+    assert step.costs in shown and step.costs in page.read_text()
+
+
+def test_a_gpu_second_costs_more_than_a_second_without_one():
+    """04 would separate all of ten causes for 60 s of four GPUs, 01 one of them for 15 s and no GPU; by the second, 04 is first."""
+    decided = {name: [c for c in causes() if causes()[c].decides[0] == name] for name in step_texts()}
+    busy, idle = "04-transports", "01-gpu-visibility"
+    assert step_texts()[busy].gpus == 4 and step_texts()[idle].gpus == 0
+    assert cheapest([*decided[busy][:9], decided[idle][0]], ()).steps == [idle]
+
+
+def test_the_step_that_dumps_ask_for_is_described_by_its_own_question():
+    """rank 1 ended for lack of memory: what to run next answers who holds it, not where ranks are."""
+    oom = [Record(step="06-timeouts", status="broken", started="2026-11-28T00:00:00Z", findings=[
+        Finding("hang-told", Severity.BROKEN, "x", (Evidence("decides: nccl-runbook run --step 01-gpu-visibility", "next"),), FIX)])]
+    document = verdict_document(RunInfo(id="x", started="2026-11-28T00:00:00Z"), oom)
+    test = next_test(document, None, (), (), {})
+    assert (test.why, test.about_s) == (step_texts()["01-gpu-visibility"].answers, step_texts()["01-gpu-visibility"].about_s)
+
+
+def test_what_is_missing_comes_before_what_is_sound_and_an_empty_script_says_nothing_beside_a_log(tmp_path):
+    (tmp_path / "a.log").write_text("Rank 1: step 3 done\n[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5,"
+                                    " OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds\n")
+    (tmp_path / "a.sh").write_text("#!/bin/bash\nexport NCCL_IB_TIMEOUT=22\ntorchrun t.py\n")
+    first, second = diagnose(tmp_path, code=4)["sentence"].partition("; ")[::2]
+    assert "ALLREDUCE 5" in first and "variable" not in first and "variable" in second
+    (tmp_path / "a.sh").write_text("#!/bin/bash\ntorchrun t.py\n")
+    assert [s["step"] for s in diagnose(tmp_path, code=4)["steps"]] == ["07-logs"]
+
+
+def given_files(folder: Path) -> dict[str, Path]:
+    """One input of each kind that needs no process."""
+    (folder / "a.log").write_text(NVML + "\n")
+    (folder / "run.sbatch").write_text(SBATCH)
+    (folder / "fsdp.yaml").write_text("env:\n- name: NCCL_DEBUG\n  value: INFO\n")
+    with tarfile.open(folder / "all.tgz", "w:gz") as archive:
+        archive.add(DATA / "hang" / "skip", "skip")
+    return {"log": folder / "a.log", "dumps": DATA / "hang" / "skip", "archive": folder / "all.tgz",
+            "script": folder / "run.sbatch", "manifest": folder / "fsdp.yaml", "logs and dumps": DATA / "hang" / "gloo-exception"}
+
+
+HIDE = """
+import builtins, io, os, select, signal, sys, sysconfig
+sysconfig.get_config_vars()  # reads a file that is named after the true platform
+hidden = {'torch', 'numpy', 'IPython', 'nbclient', 'nbformat', 'papermill', 'jupyter_client', 'pynvml', 'ipywidgets'}
+real_import = builtins.__import__
+def need(name, *rest, **more):
+    if name.split('.')[0] in hidden: raise ImportError(name)
+    return real_import(name, *rest, **more)
+builtins.__import__ = need
+def without_linux(call):
+    def asked(path='.', *rest, **more):
+        if str(path).startswith(('/proc', '/sys', '/dev/shm')): raise FileNotFoundError(2, 'hidden', str(path))
+        return call(path, *rest, **more)
+    return asked
+for place in (builtins, io): place.open = without_linux(place.open)
+for name in ('open', 'listdir', 'scandir', 'stat', 'lstat', 'readlink'): setattr(os, name, without_linux(getattr(os, name)))
+for place, names in ((os, 'sched_getaffinity pidfd_open memfd_create'), (select, 'epoll'), (signal, 'pidfd_send_signal sigtimedwait')):
+    for name in names.split(): vars(place).pop(name, None)
+sys.platform = 'darwin'
+from nccl_runbook.__main__ import main
+sys.argv = ['nccl-runbook', *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize("kind", ["log", "dumps", "archive", "script", "manifest", "logs and dumps"])
+def test_files_are_answered_alike_without_torch_jupyter_and_linux(kind, tmp_path):
+    """What macOS lacks is hidden; macOS itself was not tried."""
+    arguments = ["diagnose", str(given_files(tmp_path)[kind]), "--html", str(tmp_path / "page.html")]
+    hidden = subprocess.run([sys.executable, "-c", HIDE, *arguments], capture_output=True, text=True, env=with_library(), timeout=60)
+    shown = read_cli(*arguments)
+    assert (hidden.returncode, hidden.stdout) == (shown.returncode, shown.stdout), hidden.stderr
 
 
 def finding(cause: str, status: str, severity: Severity) -> Finding:

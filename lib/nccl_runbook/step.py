@@ -244,7 +244,7 @@ class Step:
             )
         if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
             raise ValueError(
-                "trial: ops or sizes are empty, repeats or sizes are negative, or deadline_s is not above 0"
+                "trial: ops or sizes are empty, repeats or sizes are below 0, or deadline_s is not above 0"
             )
         known = self.engine.cuda_count()
         named = gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none"

@@ -54,7 +54,7 @@ def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
     sure = f" ({verdict.status})" if verdict.status in ("possible", "likely") else ""
     dumps = Dumps(
         f"{verdict.kind}: {verdict.sentence}{sure}",
-        hang_finding(verdict, hang.logs.launcher),
+        hang_finding(verdict, logs.launcher),
         tables(hang, verdict.culprits, verdict.group),
         verdict.decides,
     )

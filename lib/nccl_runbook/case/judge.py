@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from nccl_runbook.causes.causes import causes, for_launcher
 from nccl_runbook.causes.tables import table, version
 from nccl_runbook.causes.variables import variables
-from nccl_runbook.core.facts import counted
+from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.messages.clues import catalogue
@@ -39,12 +39,13 @@ _SHOWS = {
 @dataclasses.dataclass(frozen=True)
 class Test:
     """What to do next. ``separates``: causes that its outcome separates; ``about_s``: seconds on four GPUs,
-    0 if it only reads."""
+    0 if it only reads; ``costs``: the GPUs that it uses and whom it disturbs; empty if it is no step."""
 
     line: str
     why: str
     separates: tuple[str, ...] = ()
     about_s: int = 0
+    costs: str = ""
 
     @property
     def steps(self) -> list[str]:
@@ -65,7 +66,7 @@ def sentence(document: VerdictDocument) -> str:
         for s in document.steps
         if s.status == status
     ]
-    return f"Unknown: {'; '.join([*sound, *unknown[:1]])}."
+    return f"Unknown: {'; '.join([*unknown[:1], *sound])}."
 
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
@@ -79,36 +80,29 @@ def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -
     return [c for c in known if known[c].status == "likely"] or [*known] or [*fits]
 
 
-def telling(open_causes: Sequence[str], done: Collection[str]) -> StepText | None:
-    """Of the remaining steps the one that separates most for its seconds; None if none separates anything.
-    Each cause that a step decides is one outcome, all that it cannot see are one together; causes count
-    alike, since no frequencies are known."""
+def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
+    """Of the remaining steps the one that separates most for its GPU seconds, or for its seconds if it uses
+    no GPU; None if none separates anything. Each cause that a step decides is one outcome, all that it cannot
+    see are one together; causes count alike, since no frequencies are known."""
+    decided = grouped((causes()[cause].decides[0], cause) for cause in open_causes)
 
     def bits_per_second(step: StepText) -> float:
-        decided = sum(causes()[c].decides[0] == step.name for c in open_causes)
-        shares = [*[1] * decided, len(open_causes) - decided]
-        return (
-            -sum(n / len(open_causes) * math.log2(n / len(open_causes)) for n in shares if n) / step.about_s
-        )
+        others = len(open_causes) - len(decided[step.name])
+        shares = [n / len(open_causes) for n in (*[1] * len(decided[step.name]), others)]
+        return -sum(p * math.log2(p) for p in shares if p) / (step.about_s * max(step.gpus, 1))
 
-    able = [
-        s
-        for s in step_texts().values()
-        if s.name not in done and any(causes()[c].decides[0] == s.name for c in open_causes)
-    ]
-    return max(able, key=bits_per_second) if able and len(open_causes) > 1 else None
-
-
-def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
-    """The test that separates the remaining causes in the fewest seconds; None if none does."""
-    if not (best := telling(open_causes, done)):
+    able = [step for step in step_texts().values() if step.name not in done and step.name in decided]
+    if not able or len(open_causes) < 2:
         return None
-    return Test(
-        f"nccl-runbook run --step {best.name}",
-        best.answers,
-        tuple(c for c in open_causes if causes()[c].decides[0] == best.name),
-        best.about_s,
-    )
+    best = max(able, key=bits_per_second)
+    return _test(f"nccl-runbook run --step {best.name}", best.answers, tuple(decided[best.name]))
+
+
+def _test(line: str, why: str, separates: tuple[str, ...] = ()) -> Test:
+    """With the cost of the step that the line runs, which also says what it shows if ``why`` is empty."""
+    for step in (step for step in step_texts().values() if f"--step {step.name}" in line):
+        return Test(line, why or step.answers, separates, step.about_s, step.costs)
+    return Test(line, why or "where each rank is, which is still unknown", separates)
 
 
 def next_test(
@@ -130,7 +124,7 @@ def next_test(
     ):
         line = asked.removeprefix("decides: ")
         shown = [why for words, why in _SHOWS.items() if line.startswith(words)]
-        return Test(line, shown[0] if shown else "where each rank is, which is still unknown")
+        return _test(line, "".join(shown[:1]))
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None
     first = decisions.get(open_causes[0], usual) if open_causes else None
@@ -149,17 +143,10 @@ def next_test(
                 "Without a dump, the faulty rank is unknown. Run `look`, or collect dumps next time.",
                 (open_causes[0],),
             )
-        about_s = step_texts()[first.probe].about_s if first.probe in step_texts() else 0
         was_made = first.probe in done and first.line.startswith("nccl-runbook run")
-        return (
-            Test(first.line, first.why, (open_causes[0],), about_s) if first.line and not was_made else None
-        )
-    ahead = [step_texts()[name] for name in steps if name not in done and document.verdict == "unknown"]
-    return (
-        Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s)
-        if ahead
-        else None
-    )
+        return _test(first.line, first.why, (open_causes[0],)) if first.line and not was_made else None
+    ahead = [name for name in steps if name not in done and document.verdict == "unknown"]
+    return _test(f"nccl-runbook run --step {ahead[0]}", "") if ahead else None
 
 
 def of_words(given: Answer | None) -> Test | None:
@@ -227,11 +214,11 @@ def following(
             "the answer",
         )
     open_causes = left(document, lead, ())
-    best = telling(open_causes, steps)
+    best = cheapest(open_causes, steps)
     ahead = [
         name
         for name in (
-            *([best.name] if best else [causes()[c].decides[0] for c in open_causes]),
+            *(best.steps if best else [causes()[c].decides[0] for c in open_causes]),
             *symptom_steps,
         )
         if name in waiting

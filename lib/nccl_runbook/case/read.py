@@ -15,12 +15,13 @@ from nccl_runbook.case.judge import (
     DUMPS,
     met,
 )
+from nccl_runbook.causes.causes import launcher_of
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.logs.file import Limit
+from nccl_runbook.logs.file import Limit, text_of
 from nccl_runbook.logs.kind import READ_BY_HANG
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read import collect
@@ -88,10 +89,14 @@ def left_by(
     )
     plans = [*_plans(material, gpus)]
     settings = [*_settings(material.scripts, material.configurations, gathered.variables, gathered.logs)]
-    # a launch that is planned need not set a variable
+    # beside a log, a script need not set a variable, nor need a launch that is planned
     gathered.records.extend(
         [
-            *(r for r in settings if not plans or {f.id for f in r.findings} != {"nothing-read"}),
+            *(
+                r
+                for r in settings
+                if not (plans or gathered.records) or {f.id for f in r.findings} != {"nothing-read"}
+            ),
             *plans,
             *(_recorded(material.records) if material.records else ()),
         ]
@@ -112,6 +117,9 @@ def logs_of(material: Material, stdin: BinaryIO | None, compared: Comparison | N
     """The judgement of what was printed and reported. ``compared``: with a good run."""
     limit = Limit()
     logs = collect([*material.logs], "\n".join(material.words), stdin, limit)
+    texts = [text_of(p, 1 << 18, "a script") for p in (*material.scripts, *material.configurations)]
+    # a log need not name what started the job
+    logs = dataclasses.replace(logs, launcher=logs.launcher or launcher_of("\n".join(map(str, texts))))
     return of_logs(logs, hang_of(logs, [p for p in material.logs if p != "-"], limit), compared)
 
 

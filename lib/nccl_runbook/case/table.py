@@ -142,7 +142,15 @@ def text(case: Case, diff: str = "") -> str:
             if test.why.endswith(".")
             else f"this shows {test.why}"
         )
-        lines += [f"next: {line}", f"      {shows}" + (f" (about {test.about_s} s)" if test.about_s else "")]
+        lines += [
+            f"next: {line}",
+            f"      {shows}" + (f" (about {test.about_s} s, {test.costs})" if test.about_s else ""),
+            *(
+                [f"      its outcome decides: {'; '.join(causes()[c].title for c in test.separates)}"]
+                if test.about_s and any(causes()[c].title not in document.sentence for c in test.separates)
+                else []
+            ),
+        ]
     if case.collect:
         known = any(c.id != "benign" for c in document.causes)
         when = "" if known or case.found.fits else ", if the job fails or hangs"
@@ -245,13 +253,14 @@ def plan_table(case: Case, gpus: int = 4) -> Table:
             step.name,
             step.answers,
             f"{step.seconds(gpus)} s",
+            step.costs,
             Cell(why, "note" if why.startswith("decides") else ""),
         ]
         for step, why in plan(case.test, case.found.steps)
     ]
     return Table(
         "Plan of steps, with the deciding steps first",
-        ["step", "what it answers", "about", "why it is planned"],
+        ["step", "what it answers", "about", "what it uses", "why it is planned"],
         rows,
         "A run first reads files, then runs tests, and ends as soon as a cause is established. The "
         f"seconds are estimates for {counted(gpus, 'GPU') if gpus else 'a machine without a GPU'}.",

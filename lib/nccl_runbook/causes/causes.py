@@ -105,6 +105,12 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
     )
 
 
+def launcher_of(script: str) -> str:
+    """The launcher that a script or a manifest uses, as logs name it; empty if none is recognised."""
+    words = table("causes/launchers")["script"]
+    return next((name for name in words if re.search(words[name], script)), "")
+
+
 NOT_SEEN = Evidence(
     "this fault was not yet seen on hardware; we tested the rule with a simulated fault, without GPUs",
     "the rule",

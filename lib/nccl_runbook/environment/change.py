@@ -14,6 +14,14 @@ from nccl_runbook.logs.file import text_of
 # without an expression of the shell; an own word, to its end
 _VALUE = r"(?:\"[^\"\n$`]*\"|'[^'\n]*'|[^\s;&|<>()\"'\\$`]*)(?=[\s;&|]|$)"
 
+# the rest of a pair of Kubernetes and its value's key, behind the dash
+_PAIR = r"([ \t]+name:[ \t]*{}[ \t]*\n\1[ \t]+value:[ \t]*)"
+# what a line of a remedy does to a variable, as launchers want it; no value: unset
+_SETTING = re.compile(
+    r"(?:unset|# remove|- \{name:|(?:export )?(?=\w+=)) ?(?P<name>\w+)"
+    r"(?:(?:=|, value: \")(?P<value>[\w.:/,^-]+))?(?:\"\})?(?: from env: .*|  #.*)?"
+)
+
 
 def variable_of(finding: Finding | None) -> str:
     """The variable that a finding is about; empty for a finding about the host or a library."""
@@ -22,31 +30,28 @@ def variable_of(finding: Finding | None) -> str:
 
 
 def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
-    """A change as ``diff -u`` prints it, of the first file with the setting; empty if the remedy does not
-    change the finding's variable, or changing lines of the shell is not enough."""
-    name, lines = (
-        variable_of(finding),
-        [line for remedy in finding.remedy for line in remedy.lines] if finding else [],
-    )
-    setting = next(
-        filter(
-            None,
-            (re.fullmatch(rf"unset {name}|(?:export )?{name}=([\w.:/,^-]+)", line) for line in lines if name),
-        ),
-        None,
-    )
-    for path in paths if setting else ():
+    """A change as ``diff -u`` prints it, of the first file with the setting; empty if the remedy changes no
+    variable that the finding is about, or changing lines of the shell is not enough."""
+    lines = [line for remedy in (finding.remedy if finding else ()) for line in remedy.lines]
+    for path in paths if lines else ():
         text = text_of(path, 1 << 18, "a script")
-        after = "" if isinstance(text, Gap) or "\0" in text else changed(text, name, setting[1])
-        if after and assigned(after).get(name, (None,))[0] == setting[1]:
-            hide = Redactor(
-                {n: value for n, (value, _) in assigned(text).items()}
-            ).text  # whole, as a secret may have several lines
-            return "\n".join(
-                difflib.unified_diff(
-                    hide(text).splitlines(), hide(after).splitlines(), path, path, n=2, lineterm=""
+        values = {} if isinstance(text, Gap) or "\0" in text else assigned(text)
+        for setting in (
+            match for match in map(_SETTING.fullmatch, lines) if match and match["name"] in values
+        ):
+            name, value = setting["name"], setting["value"]
+            after = changed(text, name, value)
+            # a log names no file, but the value
+            shown = rf"\b{name}(?:=| set by environment to ){re.escape(values[name][0])}(?![\w,.:-])"
+            is_meant = name == variable_of(finding) or any(re.search(shown, e.text) for e in finding.evidence)
+            if is_meant and assigned(after).get(name, (None,))[0] == value:
+                # whole, as a secret may have several lines
+                hide = Redactor({n: raw for n, (raw, _) in values.items()}).text
+                return "\n".join(
+                    difflib.unified_diff(
+                        hide(text).splitlines(), hide(after).splitlines(), path, path, n=2, lineterm=""
+                    )
                 )
-            )
     return ""
 
 
@@ -54,11 +59,13 @@ def changed(text: str, name: str, value: str | None) -> str:
     """The script with another value of a variable, or (None) without it: ``unset`` replaces an export, since
     no block may be empty."""
     if value is not None:
+        text = re.sub(rf"(?m)^([ \t]*)-{_PAIR.format(name)}[^\n]*$", rf'\1-\2"{value}"', text)
         return re.sub(
             rf"(?m)^((?![ \t]*(?:echo|printf)\b)[^#\n]*?)(?<![\w./$-]){name}={_VALUE}",
             lambda m: f"{m[1]}{name}={value}",
             text,
         )
+    text = re.sub(rf"(?m)^([ \t]*)-{_PAIR.format(name)}[^\n]*\n(?!\1[ \t])", "", text)
     text = re.sub(
         rf"(?m)(?<!\\\n)^([ \t]*)export[ \t]+{name}={_VALUE}(?=[ \t\r]*$|[ \t]+#)", rf"\1unset {name}", text
     )

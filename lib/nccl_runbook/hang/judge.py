@@ -280,9 +280,8 @@ def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, 
             if verdict.decides
             else Remedy(
                 "you",
-                "Read the code around the line where the rank is. The rank reaches the collective only "
-                "after the timeout, or took a branch that does not call the collective. Every rank of a "
-                "group must make the same calls.",
+                "Read the code around the line where the rank is. The rank is too late for the timeout, or "
+                "took a branch that does not call the collective. All ranks of a group make the same calls.",
             )
         ]
     decides = (

@@ -225,9 +225,8 @@ def _trainer(tokens: Mapping[str, str], below: Sequence[Tree], rules: Rules) -> 
     if dims.get("e", 1) > 1 and world % group:  # AReaL asserts it, which surfaces as ValueError
         raise Refused(
             SYNTAX,
-            f"{world} GPUs cannot be split into expert groups of {group} GPUs "
-            f"({'p·t·e' if rules.expert_tensor == 'tensor' else 'p·e'}), because {world} is not a "
-            f"multiple of {group}",
+            f"{world} GPUs is not a multiple of an expert group's {group} GPUs "
+            f"({'p·t·e' if rules.expert_tensor == 'tensor' else 'p·e'})",
         )
     if rules.era == "C" and bare:
         raise Refused(
@@ -256,9 +255,7 @@ def _hybrid(node: Tree, rules: Rules) -> tuple[dict[str, int], dict[str, int]]:
     if "d" not in ffn and rules.expert_data == "derived":
         if world % rest:
             raise Refused(
-                INVALID,
-                f"ffn's d cannot be computed, because the {world} GPUs of attn are not a multiple of {rest} "
-                "(p·t·e)",
+                INVALID, f"ffn's d cannot be computed: attn's {world} GPUs are no multiple of {rest} (p·t·e)"
             )
     elif ffn.get("d", attn.get("d", 1)) * rest != world:
         raise Refused(

@@ -169,6 +169,7 @@ def render_index(
         "grounds": lambda f: [e for e in f.evidence if not e.text.startswith("decides: ")],
         "asks": lambda f: [e.text[9:] for e in f.evidence if e.text.startswith("decides: ")],
         "says": {c.id: c.says for c in causes().values()},
+        "decided": [causes()[cause].title for cause in getattr(test, "separates", ())],
         "leading": LEADING,
         "open_tables": OPEN_TABLES,
         "open_rows": OPEN_ROWS,

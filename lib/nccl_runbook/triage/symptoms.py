@@ -26,12 +26,14 @@ class Symptom:
 @dataclasses.dataclass(frozen=True)
 class StepText:
     """``answers``: the question of a step; ``about_s``, ``cpu_s``: approximate seconds on four GPUs, and
-    without a GPU."""
+    without a GPU; ``gpus``: how many of the four it uses; ``costs``: that, and whom it disturbs, in words."""
 
     name: str
     answers: str
     about_s: int
     cpu_s: int
+    gpus: int
+    costs: str
 
     def seconds(self, gpus: int) -> int:
         """Approximate seconds on so many GPUs; with none, ranks rehearse on the CPU."""
