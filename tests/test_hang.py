@@ -476,8 +476,11 @@ class TestAttempts:
             answer = told(path)
             assert (answer.culprits, answer.kind) == ((1,), "dead") and not any("attempt" in e.text for e in answer.evidence), path
 
-    def test_triage_names_what_broke_first_and_that_there_was_another_attempt(self):
-        logs = log_reader.collect([str(DATA / "elastic-same/console.log")])
+    def test_triage_names_what_broke_first_and_that_there_was_another_attempt(self, tmp_path):
+        whole = DATA / "elastic-same/console.log"
+        assert triage.judge(log_reader.collect([str(whole)])) == []  # the second attempt went further
+        (tmp_path / "console.log").write_text(whole.read_text().partition("attempt 1 rank 1 step 2")[0])
+        logs = log_reader.collect([str(tmp_path)])
         lead = triage.judge(logs)
         assert (lead[0].cause, lead[0].evidence[0].rank) == ("peer-crashed", 1) and "started-again" in of(logs)
         logs = log_reader.collect([str(DATA / "elastic-names/logs/run/attempt_0")])

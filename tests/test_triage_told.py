@@ -487,8 +487,8 @@ def test_if_only_settings_are_advised_and_all_are_on_something_else_is_said(tmp_
     line = LogLine(str(tmp_path / "job.log"), 1, "export NCCL_CUMEM_ENABLE=0")
     logs = Logs([], "", {"NCCL_CUMEM_ENABLE=0": Seen([line], 1)}, [])
     only = (("you", "Set it:", ("export NCCL_CUMEM_ENABLE=0",)),)
-    assert [lines for _, _, lines in triage._not_done(only, logs)] == [()] and triage._not_done((), logs) == ()
-    assert triage._not_done((*only, ("you", "Or this:", ("export NCCL_NVLS_ENABLE=0",))), logs)[0][1] == "Or this:"
+    assert [lines for _, _, lines in triage.not_done(only, logs)] == [()] and triage.not_done((), logs) == ()
+    assert triage.not_done((*only, ("you", "Or this:", ("export NCCL_NVLS_ENABLE=0",))), logs)[0][1] == "Or this:"
     other = LogLine(str(tmp_path / "job.log"), 2, "NCCL_CUMEM_ENABLE set by environment to 1.")
     differ = Logs([], "", {"NCCL_CUMEM_ENABLE=0": Seen([line], 1), "NCCL_CUMEM_ENABLE=1": Seen([other], 1)}, [])
-    assert triage._not_done(only, differ) == only  # one rank has the other value
+    assert triage.not_done(only, differ) == only  # one rank has the other value

@@ -18,7 +18,8 @@ _GLUED = re.compile(
 )
 # what stands in front of a message; each may come once, in any order, a few in a row
 _PREFIX = re.compile(
-    r"\s*(?=[\[(\d|>rRIWEDCMTFS])(?:"
+    r"\s*(?=[\[(\d|>rRIWEDCMTFS]|[\w.-]{1,60}[_-]\d{1,3} {2})(?:"
+    r"(?!(?i:step|epoch|iter))[\w.-]{1,60}[_-]\d{1,3} {2,60}\|(?=\s)|"  # docker compose
     r"\[?(?:rank|Rank|RANK)[ _]?(?P<rank>\d{1,6})\]?\s?[:|]\s?|\[rank(?P<rank2>\d{1,6})\]\s?:?|"
     r"\[default\d{1,3}\]:|"
     r"\((?:[\w.:-]{1,80} )?(?:pid|rank)=(?P<pid>\d{1,8})(?:, ip=(?P<ip>[\w.:]{1,60}))?[^)]{0,40}\)|"

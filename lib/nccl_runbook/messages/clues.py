@@ -19,11 +19,11 @@ PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "fra
 # the last words of a rank that may be at work still
 AT_WORK = re.compile(
     r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|"
-    r"extract|captur|quanti[sz])(?:es?|ing)\b|"
-    r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed"
+    r"extract|captur|quanti[sz])(?:es?|ing)\b|about to be \w+ed|"
+    r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|"
+    r"\b(?:up|down)loads?\b[^\n]{0,40}\d ?/ ?\d|\d ?/ ?\d+ (?:files|parts|shards|chunks)\b"
 )
-# an exception that only echoes what another rank did, and the text that torch (2.0 to 2.13, NCCLUtils.cpp)
-# adds to each result code of NCCL
+# an exception that only echoes another rank's, and what torch (2.0 to 2.13) adds to result codes of NCCL
 ECHO = re.compile(
     r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|"
     r"refused)|Broken pipe|"

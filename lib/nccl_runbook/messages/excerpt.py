@@ -34,11 +34,12 @@ _IGNORED = re.compile(
     rb"[^\n]*\Z"
 )
 TRACEBACK = 200  # lines above an exception in which its traceback begins
-# not of a library: installed, or Python's own
-_OWN_FRAME = re.compile(r'\s*File "(?![^"\n]*(?:-packages/|/lib/python\d|<))[^"\n]+", line \d')
+# not of a library: installed, compiled from Cython, or Python's own
+_OWN_FRAME = re.compile(r'\s*File "(?![^"\n]*(?:-packages/|/lib/python\d|<|\.p[xy][dix]"))[^"\n]+", line \d')
 
 
-_LATE = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS")  # a GPU's, reported at a later call
+# a GPU's, reported at a later call; Ray's, raised where a result is asked for
+_LATE = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS|ray\.exceptions\.")
 
 
 def is_ignored(rows: list[bytes], index: int) -> bool:

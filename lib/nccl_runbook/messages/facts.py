@@ -76,7 +76,8 @@ class Logs:
     ``timeout``, ``raised``: the first fatal line, watchdog line, and exception that does not follow another
     rank's failure; ``clocks``: offsets of the clocks, empty if nothing connects them; ``apart``: calls of
     one number that differ between processes; ``here``: host on which they were read; ``attempts``: how often
-    the launcher started the ranks."""
+    the launcher started the ranks; ``again``: the last line of each file by which the launcher started them
+    again."""
 
     files: list[FileRead]
     context: str
@@ -93,4 +94,5 @@ class Logs:
     apart: list[LogLine] = dataclasses.field(default_factory=list)
     here: str = ""
     attempts: int = 1
+    again: list[LogLine] = dataclasses.field(default_factory=list)
     catalogue: str = ""

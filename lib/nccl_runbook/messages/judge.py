@@ -63,6 +63,11 @@ def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
     ]
 
 
+def is_earlier(line: LogLine, logs: Logs) -> bool:
+    """Whether the launcher started the ranks again below this line."""
+    return any(line.file == again.file and line.line < again.line for again in logs.again)
+
+
 def when(line: LogLine, logs: Logs) -> float | None:
     """Time of the line in seconds on the first clock, or on its own if nothing connects the clocks; None
     without a time."""
@@ -168,11 +173,12 @@ def _under(clue: Clue, logs: Logs) -> list[tuple[LogLine, LogLine]]:
 
 def may_be_slow(logs: Logs, works: bool = False) -> bool:
     """Whether a reporter complains of slowness, a rate was measured, or it is unknown whether the job failed
-    or works."""
+    or works: a job that somebody cancelled has not failed."""
+    failed = failed_line(logs)
     return (
         says(logs.context, "<slow>")
         or "nccl-tests-row" in logs.seen
-        or not (works or says(logs.context, "<complaint>") or failed_line(logs))
+        or not (works or says(logs.context, "<complaint>") or (failed and "CANCELLED AT" not in failed.text))
     )
 
 

@@ -52,8 +52,18 @@ _QUOTES = re.compile(
 _FRAME = re.compile(rb'File "[^"\n]{1,500}", line \d+, in ')
 # behind a prefix; a level that is set flush right is not source
 _SOURCE = re.compile(r" {4}(?! *(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)")
-# a text in source, maybe cut off: the program did not print it there
-_LITERAL = re.compile(rb"\"[^\"\n]*\s[^\"\n]*(?:\"|$)|'[^'\n]*\s[^'\n]*(?:'|$)")
+# what ends a traceback, beside errors that their name shows: a class, and what it says; no level of a log
+_RAISED = re.compile(
+    r" ?(?:[A-Za-z_]\w{0,60}\.){0,9}(?!\w*(?:Warning|Error|Exception|Interrupt)\b)"
+    r"(?![A-Z]+\b)[A-Z]\w{1,80}(?:: |:?\s*$)"
+)
+# a text, maybe cut off, and an argument in source: the program did not print it there
+_LITERAL = re.compile(rb"\"[^\"\n]*\s[^\"\n]*(?:\"|$)|'[^'\n]*\s[^'\n]*(?:'|$)|\b\w{1,60}=[\w.]{1,80}")
+# c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing, and neither
+# does what is tried again
+_NO_FAULT = re.compile(
+    r"frame #|Exception raised from |:\d+: \w*Warning: |\bwarnings\.warn\(|\b[Rr]etry(?:ing)?\b"
+)
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
 At = tuple[str, int, bytes]
 
@@ -62,14 +72,17 @@ At = tuple[str, int, bytes]
 class Kind:
     """One kind of line. ``at``: file, line and raw text of the first; ``messages``: ids that it matches;
     ``about_rank``: ids of what it shows about a rank; ``cheap``: only its first and last lines count;
-    ``steps``: only shows progress; ``odd``: looks like an error; ``opens``: its message may go on in the
-    next line; ``first``: the first line as quoted."""
+    ``steps``: only shows progress; ``raised``: it ended a traceback; ``last``: order of the last one;
+    ``odd``: looks like an error; ``opens``: its message may go on in the next line; ``first``: the first line
+    as quoted."""
 
     at: At
     messages: tuple[str, ...] = ()
     about_rank: Collection[str] = ()
     cheap: bool = False
     steps: bool = False
+    raised: bool = False
+    last: int = -1
     odd: bool = False
     opens: bool = False
     times: int = 0
@@ -109,7 +122,7 @@ class Kinds:
         """(index, kind, line) of the lines with information, and of the line above if its message may go on.
         ``number``: of the first."""
         keys = self._keys(rows)
-        there, source = set(keys), self._source(rows)
+        there, (source, raised) = set(keys), self._source(rows)
         first, known = (
             (self.first, self._telling) if len(self.first) < MAX_KINDS else ({}, self._telling.copy())
         )
@@ -124,6 +137,9 @@ class Kinds:
             for index, texts in asked.items()
             if (kind := self._judged(first[keys[index]], texts))
         }
+        for key in {keys[index] for index in raised}:
+            kind = known.get(key) or Kind(first.get(key) or self.first[key])
+            known[key] = dataclasses.replace(kind, about_rank={*kind.about_rank, "rank-error"}, raised=True)
         above = self._open(rows, keys, {key for key in there if key in known and known[key].opens})
         whole = [
             (index, joined(above[index], text))
@@ -156,18 +172,20 @@ class Kinds:
             if key in telling and i not in left_out
         ]
 
-    def _source(self, rows: list[bytes]) -> set[int]:
-        """Indexes of the lines that quote source in a traceback."""
-        source = set()
+    def _source(self, rows: list[bytes]) -> tuple[set[int], set[int]]:
+        """Indexes of the lines that quote source in a traceback, and of those that end one: exceptions."""
+        source, raised = set(), set()
         for index, raw in enumerate(rows):
             if b'", line ' in raw and _FRAME.search(raw):
                 self.in_frame = True
             elif self.in_frame:
-                text = (pieces(raw) or [""])[0]
-                self.in_frame = b"    " in raw and bool(_SOURCE.match(who_says(text).text))
+                text = who_says((pieces(raw) or [""])[0]).text
+                self.in_frame = b"    " in raw and bool(_SOURCE.match(text))
                 if self.in_frame:
                     source.add(index)
-        return source
+                elif _RAISED.match(text):
+                    raised.add(index)
+        return source, raised
 
     def _open(
         self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]
@@ -181,6 +199,11 @@ class Kinds:
     def all(self) -> Iterator[tuple[At, Kind | None]]:
         """Every kind with its first place; None for lines without information."""
         return zip(self.first.values(), map(self._telling.get, self.first))
+
+    def odd(self) -> list[Kind]:
+        """Kinds that look like an error and match nothing known, the most frequent first."""
+        odd = [k for _, k in self.all() if k and k.odd and not k.messages and not k.about_rank and k.texts()]
+        return sorted((k for k in odd if not _NO_FAULT.search(k.texts()[0])), key=lambda k: -k.times)
 
     def is_training(self) -> bool:
         """Whether many lines show progress in two ways: step and loss, or a bar and its rate."""

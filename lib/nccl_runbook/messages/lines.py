@@ -39,6 +39,13 @@ EXPRESSIONS = {
     ),
     # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
     "rank-over": r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)",
+    # the launcher starts the ranks again: torch's agent (2.0 to 2.13), Ray Train, Slurm, Lightning
+    "rank-again": (
+        r"\bwill restart worker group|\brestart_count=[1-9]|FailureDecision\.RETRY|"
+        r"DUE TO JOB REQUEUE|\bSLURM_RESTART_COUNT=[1-9]|"
+        r"(?i:\b(?:reque\w{2,4}|restarting|relaunching)\b)"
+        r"(?= [^\n]{0,30}(?i:\b(?:jobs?|workers?|ranks?|training|trial)\b))(?![^\n]{0,80} failed with)"
+    ),
     "rank-ended": (
         r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
         r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"
@@ -85,8 +92,9 @@ _STARTS = re.compile(
 
 OWN = {
     **EXPRESSIONS,
-    "looks-odd": r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|"
-    r"killed|panic|refused)\b",
+    # no part of a longer name, no source, no figure
+    "looks-odd": r"(?i)(?<![\w-])(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|"
+    r"killed|panic|refused)(?![\w(-]|\W{1,3}\d+\.\d|(?<=timeout) \w{1,30}: )",
     "ends-open": r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|"
     r"Traceback|Last error:\s*$",
 }

@@ -30,6 +30,7 @@ from nccl_runbook.messages.read_ranks import Ranks
 
 MAX_LINES = 8  # kept of one message
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
+_TIMED_OUT = re.compile(EXPRESSIONS["rank-work"] + "|checkTimeout")
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
 
 
@@ -95,7 +96,7 @@ class _Reader:
     def _rows(self, source: Source, rows: list[bytes], tail: collections.deque[tuple[int, bytes]]) -> None:
         own_rank, begin = rank_of_name(source.name), source.lines + 1
         for index, kind, above in self._kinds.of(source.name, begin, rows):
-            kind.times += 1
+            kind.times, kind.last = kind.times + 1, self._read + begin + index
             if (kind.messages or kind.about_rank) and not (
                 kind.is_enough() or ("rank-error" in kind.about_rank and is_ignored(rows, index))
             ):
@@ -145,6 +146,8 @@ class _Reader:
         about = EXPRESSIONS if whole else kind.about_rank
         if kind.about_rank:
             matches = {name: m for name in about if (m := matcher().pattern(name).search(whole or who.text))}
+            if kind.raised:
+                matches.setdefault("rank-error", re.match("", who.text))
             self._table.take(line, whole or who.text, who.pid, self._order, matches)
 
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
@@ -163,8 +166,11 @@ class _Reader:
         # Slurm's reason for the end is not the exception before it
         if message == "job-ended" and " DUE TO " not in texts[0]:
             self._table.over_at = self._order
-        if len(kept.lines) < MAX_LINES and self._is_new(line, kept.lines):
-            kept.lines.append(line)
+        lines = [
+            k for k in kept.lines if not self._table.attempts.is_earlier(k)
+        ]  # those of the last attempt count
+        if len(lines) < MAX_LINES and self._is_new(line, lines):
+            kept.lines = [*lines, line]
 
     def _is_new(self, line: LogLine, kept: list[LogLine]) -> bool:
         """Another rank, or, if the rank is unknown, no more than a few lines of one host."""
@@ -226,7 +232,8 @@ class _Reader:
             foreign=foreign,
             nccl_versions=self._table.versions(),
             failed=next((line for line, _, _ in failures), None),
-            timeout=self._table.timeout,
+            timeout=next((line for line, _, _ in failures if _TIMED_OUT.search(line.text)), None),
+            again=[*self._table.attempts.last.values()],
             raised=next((line for line, _, own in failures if own), None),
             clocks=self._table.clocks.offsets(),
             apart=self._table.apart(),
@@ -286,11 +293,5 @@ class _Reader:
         )
 
     def _strange(self) -> list[Template]:
-        odd = (k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank)
-        shown = (
-            (k, texts)
-            for k, texts in ((k, k.texts()) for k in sorted(odd, key=lambda k: -k.times))
-            # c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing
-            if texts and "frame #" not in texts[0] and not re.search(r":\d+: \w*Warning: ", texts[0])
-        )
-        return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
+        shown = (k for k in self._kinds.odd() if not self._table.went_on(k.at[0], None, k.last))
+        return [Template(self._first(k.texts()[0], k), k.times) for k in itertools.islice(shown, 20)]

@@ -13,6 +13,7 @@ from nccl_runbook.messages.clues import ECHO, compiled
 from nccl_runbook.messages.facts import RankLog, Timeout
 from nccl_runbook.messages.lines import EXPRESSIONS
 from nccl_runbook.messages.survived import Survived
+from nccl_runbook.messages.survived.attempts import Attempts
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
@@ -38,7 +39,7 @@ class Ranks:
     # the rank of a process, by host or file, once one of its lines shows it
     of_pid: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
     clocks: Clocks = dataclasses.field(default_factory=Clocks)
-    timeout: LogLine | None = None
+    attempts: Attempts = dataclasses.field(default_factory=Attempts)
     over_at: int = -1  # where the launcher or the scheduler last reported the end of the job
     _over: str = ""
     _rows: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
@@ -102,6 +103,8 @@ class Ranks:
 
     def _life(self, line: LogLine, row: dict[str, Any] | None, text: str, order: int, matches: Found) -> None:
         watched, ended = "rank-watched" in matches, "rank-ended" in matches
+        if "rank-again" in matches:
+            self._restarted(line, order)
         self._over = line.file if "rank-over" in matches else self._over
         if "rank-success" in matches:
             self._ended_well(line)
@@ -118,20 +121,18 @@ class Ranks:
         if error or watched:
             who = _who(line)
             self._broke_at = max(self._broke_at, order)
-            self._failures.setdefault((who, error, own, self._survived.mark(who)), (order, line))
-            self.timeout = self.timeout or (
-                line if "rank-work" in matches or "checkTimeout" in text else None
-            )
+            since = max(self.attempts.began(line.file), self._survived.mark(who))
+            self._failures.setdefault((who, error, own, since), (order, line))
         if own:
             self._survived.raised(_who(line), order, text)
         elif "rank-progress" in matches:
             self._went(line, order, text)
-            row = self._again(line) if self._over == line.file else row
+            row = self._again(line, order) if self._over == line.file else row
             if row is not None:
                 row["progress"] = line
         if ended and not error:
             self._went(line, order, text)
-            self._survived.ended_well(_who(line), text)
+            self._survived.ended_well((_who(line), (line.file,)), text)
         if row is not None:
             row["ended"], row["warned"] = row["ended"] or ended, row["warned"] or watched
 
@@ -139,7 +140,6 @@ class Ranks:
         """The job survived what was printed before; what follows is its teardown."""
         file, self._well[line.file] = line.file, line.rank
         self._broke_at = -1
-        self.timeout = self.timeout if self.timeout and self.timeout.file != file else None
         self._failures = {f: at for f, at in self._failures.items() if at[1].file != file}
         for row in self._rows.values():
             row["timeouts"] = [t for t in row["timeouts"] if t.at.file != file]
@@ -148,7 +148,7 @@ class Ranks:
         who = _who(line)
         self._well.pop(line.file, None)
         self._progress[who] = order, self._progress.get(who, (-1, -1))[0]
-        self._survived.stepped(who, order, text)
+        self._survived.stepped((who, (line.file,)), order, text)
 
     def _survived_to(self, who: int | str) -> int:
         return self._survived.up_to(who, max(self.over_at, self._broke_at))
@@ -156,16 +156,30 @@ class Ranks:
     def failures(self) -> list[tuple[LogLine, bool, bool]]:
         """(line, whether it is an exception, whether it follows no other rank's failure), without exceptions
         that ranks survived, in the order of the logs."""
-        return [
+        failed = [
             (line, error, own)
             for (who, error, own, _), (order, line) in self._failures.items()
             if order > self._survived_to(who)
         ]
+        ended = self.attempts.ended_again(failed)
+        return [row for row in failed if not self._is_behind(row[0], ended)]
 
-    def _again(self, line: LogLine) -> dict[str, Any] | None:
+    def _is_behind(self, line: LogLine, ended: bool) -> bool:
+        """Whether a restart left the attempt of this line behind: the ranks went further than before, or
+        (``ended``) an error of some rank's own ended the last attempt."""
+        survived = self._survived.mark((line.file,))
+        return self.attempts.left_behind(line, survived) or (ended and self.attempts.is_earlier(line))
+
+    def _restarted(self, line: LogLine, order: int) -> None:
+        self.attempts.begin(line, order)
+        self._survived.restarted(line.file, order)
+
+    def _again(self, line: LogLine, order: int) -> dict[str, Any] | None:
         """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
         self._over = ""
         self.again_in[line.file] += 1
+        if self.attempts.began(line.file) < self.over_at:
+            self._restarted(line, order)
         if self.newest:  # what other nodes wrote is dropped, or not, by their own files
             self._rows = {rank: row for rank, row in self._rows.items() if line.file not in row["files"]}
             self._failures = {f: at for f, at in self._failures.items() if at[1].file != line.file}
@@ -224,7 +238,8 @@ class Ranks:
         is in. ``ended``: the line reports that the scheduler ended the job, so an unnamed rank, too, must
         begin a second step."""
         who = file if rank is None else rank
-        if file in self._well or order <= self._survived_to(who):
+        past = max(self._survived_to(who), self._survived.mark((file,)))
+        if file in self._well or order <= past:
             return True
         ranks = [r for r, row in self._rows.items() if rank is None and file in row["files"]]
         seconds = (self._progress.get(r, (-1, -1))[1] for r in (file, *ranks))
@@ -232,9 +247,18 @@ class Ranks:
 
     def rows(self) -> list[RankLog]:
         """The table, by rank."""
-        first = {line.rank: line for line, error, _ in reversed(self.failures()) if error}
+        failures = self.failures()
+        first = {line.rank: line for line, error, _ in reversed(failures) if error}
+        ended = self.attempts.ended_again(failures)
         return [
-            RankLog(**{**row, "communicators": len(self._comms[rank]), "first_error": first.get(rank)})
+            RankLog(
+                **{
+                    **row,
+                    "communicators": len(self._comms[rank]),
+                    "first_error": first.get(rank),
+                    "timeouts": [t for t in row["timeouts"] if not self._is_behind(t.at, ended)],
+                }
+            )
             for rank, row in sorted(self._rows.items())
         ]
 

@@ -10,17 +10,18 @@ from nccl_runbook.core.facts import bus_of_message, grouped
 from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, Severity
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.kind import DUMP_NAME
-from nccl_runbook.messages.clues import ENDED, compiled, says, works
+from nccl_runbook.messages.clues import ENDED, SLOW, compiled, says, works
 from nccl_runbook.messages.excerpt import TRACEBACK
 from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs
 from nccl_runbook.messages.judge import Indication, current, failed_line, surely_after
 from nccl_runbook.messages.lines import EXPRESSIONS
+from nccl_runbook.triage.hypotheses.judge_attempts import pointers
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
-    NVIDIA_WORDS,
     Answer,
     Decides,
     Hypothesis,
-    elsewhere,
+    carried_over,
+    not_done,
     platform,
 )
 from nccl_runbook.triage.hypotheses.judge_undecided import (
@@ -38,8 +39,6 @@ from nccl_runbook.triage.hypotheses.judge_weights import (
     NVIDIA_ONLY,
     fits,
     follows_failure,
-    indications,
-    survived,
     weighed,
 )
 from nccl_runbook.triage.ranks import (
@@ -47,8 +46,11 @@ from nccl_runbook.triage.ranks import (
 )
 
 HANG = "nccl-runbook hang "
+_ONLY_SLOW = SLOW - {"communicator-recreated"}  # which also takes memory
 # causes that contain the end of a job, or that it never started
 _STOPS = ENDED | {"peer-crashed", "scheduler-refused", "program-not-started"}
+# a line that torch, Python, a logger or NCCL prints without an error
+_WARNING = re.compile(r"\[?W\d{3,4} \d\d:|WARNING\b|\S{1,200} \w{1,40}Warning: |[^\n]{0,120}NCCL INFO ")
 _WARNINGS: Rows = (  # a result code of NCCL names no reason
     (
         "your launcher",
@@ -65,7 +67,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
     out = judge_experiments.ruled_out(logs.context)
     not_ruled_out = [
         p
-        for p in (weighed(p, logs) for p in [*indications(logs), *survived(logs)])
+        for p in (weighed(p, logs) for p in pointers(logs))
         if p.status == "established" or p.cause not in out
     ]
     in_order = sorted(
@@ -78,13 +80,22 @@ def judge(logs: Logs) -> list[Hypothesis]:
                 _hypothesis(cause, those, logs)
                 for cause, those in grouped((p.cause, p) for p in in_order).items()
             ],
-            key=lambda h: STATUSES.index(h.status),
+            key=lambda h: _order(h, logs),
         ),
         logs,
     )
     if platform(logs):
-        ranked = [_carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY]
+        ranked = [carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY]
     return _worth_showing(ranked)
+
+
+def _order(hypothesis: Hypothesis, logs: Logs) -> tuple[float, bool]:
+    """Place of a hypothesis, the smallest first: the surest; not a cause of slowness, which ends no job,
+    before what is likely to have ended it; not a warning before an error that a rank raised."""
+    place: float = STATUSES.index(hypothesis.status)
+    if hypothesis.cause in _ONLY_SLOW and not says(logs.context, "<slow>"):
+        place = max(place, STATUSES.index("likely") + 0.5)
+    return place, logs.raised is not None and bool(_WARNING.match(hypothesis.evidence[0].text))
 
 
 def _worth_showing(ranked: list[Hypothesis]) -> list[Hypothesis]:
@@ -96,19 +107,6 @@ def _worth_showing(ranked: list[Hypothesis]) -> list[Hypothesis]:
         for at, h in enumerate(ranked)
         if at < MOST or h.status != "possible" or h is first_of_file[h.evidence[0].file]
     ]
-
-
-def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
-    """With only what holds on other vendors' GPUs, too."""
-    rows = (
-        (r, tuple(line for line in r.lines if not NVIDIA_WORDS.search(line)))
-        for r in hypothesis.remedy
-        if not NVIDIA_WORDS.search(r.text)
-    )
-    remedy = tuple(dataclasses.replace(r, lines=lines) for r, lines in rows if lines or not r.lines)
-    return dataclasses.replace(
-        hypothesis, remedy=remedy, decides=Decides(*elsewhere(tuple(vars(hypothesis.decides).values())))
-    )
 
 
 def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hypothesis:
@@ -131,7 +129,7 @@ def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hy
         evidence = tuple(dict.fromkeys((raised, *evidence)))
     texts = [line.text for line in evidence]
     cause = fitting(cause_id, *texts)
-    rows = _not_done(advice.remedy or cause.remedy, logs)
+    rows = not_done(advice.remedy or cause.remedy, logs)
     if raised:  # in place of a search for it
         others = [row for row in rows if "(Error|Exception)" not in "".join(row[2])]
         rows = (("you", f"Read and fix {place}, where the program raised: {raised.text}", ()), *others)
@@ -158,41 +156,15 @@ def _raised(evidence: Sequence[LogLine], logs: Logs) -> tuple[str, LogLine | Non
     frames = logs.seen[OWN_FRAME].lines if OWN_FRAME in logs.seen else []
     for line in evidence:
         for frame in frames:
-            near = 0 < line.line - frame.line <= TRACEBACK and compiled(EXPRESSIONS["rank-error"]).search(
-                line.text
-            )
-            if near and (frame.file, frame.rank) == (line.file, line.rank):
+            raised = line == logs.raised or compiled(EXPRESSIONS["rank-error"]).search(line.text)
+            if (
+                raised
+                and 0 < line.line - frame.line <= TRACEBACK
+                and (frame.file, frame.rank) == (line.file, line.rank)
+            ):
                 path, number = re.findall(r'"([^"]+)", line (\d+)', frame.text)[0]
                 return f"{path}:{number}", line
     return "", None
-
-
-def _not_done(remedy: Rows, logs: Logs) -> Rows:
-    """The rows without settings that a job has by what it printed; one that differs between ranks stays."""
-    printed = [
-        pair for pair, message in logs.seen.items() if "=" in pair and message.lines[0].file != CONTEXT
-    ]
-    names = [pair.partition("=")[0] for pair in printed]
-    done = {f"export {pair}" for pair, name in zip(printed, names) if names.count(name) == 1}
-    if "faulthandler-stack" in logs.seen:
-        done.add("export PYTHONFAULTHANDLER=1")
-    kept = tuple(
-        (who, text, tuple(line for line in lines if line not in done))
-        for who, text, lines in remedy
-        if not lines or not done.issuperset(lines)
-    )
-    return (
-        kept
-        if kept or not remedy
-        else (
-            (
-                "you",
-                "The log already shows the setting that usually helps. Check that the failed ranks "
-                "have this setting. If all have it, the setting does not help in this case.",
-                (),
-            ),
-        )
-    )
 
 
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
@@ -267,15 +239,17 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             ),
         )
     return [
-        *(
-            log_points_to_cause(
-                h, Severity.BROKEN if failed_line(logs) or h.cause in _STOPS else Severity.WARN
-            )
-            for h in hypotheses
-        ),
+        *(log_points_to_cause(h, _severity(h, hypotheses[0], logs)) for h in hypotheses),
         *unread,
         *findings_beside(logs, hypotheses),
     ]
+
+
+def _severity(hypothesis: Hypothesis, lead: Hypothesis, logs: Logs) -> Severity:
+    """Severity of a likely cause; a cause of slowness is a note beside what ended the job."""
+    if hypothesis.cause in _ONLY_SLOW and lead.cause not in SLOW and lead.status != "possible":
+        return Severity.NOTE
+    return Severity.BROKEN if failed_line(logs) or hypothesis.cause in _STOPS else Severity.WARN
 
 
 def answer(logs: Logs, hang_asks: str | None = None) -> Answer:

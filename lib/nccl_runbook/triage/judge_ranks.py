@@ -6,7 +6,7 @@ from nccl_runbook.core.facts import grouped, rank_names
 from nccl_runbook.core.findings import MOST_QUOTED, cut
 from nccl_runbook.messages.clues import AT_WORK, says
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.judge import Indication, raised_first
+from nccl_runbook.messages.judge import Indication, raised_first, surely_after
 from nccl_runbook.messages.judge_silent import unheard
 from nccl_runbook.triage.ranks.judge_calls import (
     all_wait_alike,
@@ -153,8 +153,10 @@ def rank_is_silent(logs: Logs) -> list[Indication]:
         if not last or r.last in (busy or last)
     ][:1]
     lines = tuple(dict.fromkeys((*(busy or last)[:1], waiting[0].timeouts[0].at, *last[:2])))
+    # at work after others gave up: it lived then
+    lives = any(surely_after(line, r.timeouts[0].at, logs) for line in busy for r in waiting)
     return [
-        Indication(cause, "possible", lines, against, 28 + i, advice)
+        Indication(cause, "likely" if lives and not i else "possible", lines, against, 28 + i, advice)
         for (i, cause), advice in zip(placed, [*doing, *[None] * 4])
     ]
 
@@ -189,8 +191,8 @@ def somebody_raised(logs: Logs) -> list[Indication]:
     """An exception of the program itself, with no other rank heard; it matters more if no rank waited."""
     if not logs.raised:
         return []
-    name = logs.raised.text.partition(":")[0]
-    how = "raised" if name.endswith(("Error", "Exception", "Interrupt", "Exit")) else "ended with"
+    name = logs.raised.text.partition(":")[0].strip()
+    how = "raised" if name != "Killed" and name.replace(".", "").isidentifier() else "ended with"
     decides = traceback_advice(logs.raised, logs).decides
     ended = decides or logs.timeout or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
     advice = Advice(f"The program {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)

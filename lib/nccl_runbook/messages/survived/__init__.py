@@ -16,13 +16,15 @@ _FATAL = re.compile(
     r"Segmentation fault|\bKilled\s*$|Fatal Python|terminate called|CUDA error|illegal memory access|"
     r"device-side assert|unspecified launch failure|uncorrectable"
 )
-Who = int | str  # a rank, or a file if the rank is unknown
+# a rank, or a file if the rank is unknown; a tuple: all ranks of a file
+Who = int | str | tuple[str]
 
 
 @dataclasses.dataclass(eq=False)
 class Survived:
-    """What each rank survived, while lines are read in the order of the logs. ``order``, and every whole
-    number that is kept or returned, is the place of a line in that order."""
+    """What each rank survived, while lines are read in the order of the logs; all ranks of a file together
+    survive what was before a restart. ``order``, and every whole number that is kept or returned, is the
+    place of a line in that order."""
 
     # the last error of any rank that echoes no other one
     _last: int = -1
@@ -41,20 +43,25 @@ class Survived:
         if not _FATAL.search(text):
             self._raised[who] = order
 
-    def stepped(self, who: Who, order: int, text: str) -> None:
-        """A line that shows progress."""
-        step = None if _NO_STEP.match(text) else _STEP.search(text)
-        if step and (step[1] is None or float(step[1]) > self._step.get(who, -1)):
-            self._step[who] = float(step[1] or self._step.get(who, -1))
-            self._steps[who] = [*self._steps.get(who, ()), order][-SURVIVES:]
-        steps = self._steps.get(who, [])
-        if len(steps) == SURVIVES and steps[0] > self._raised.get(who, -1):
-            self._to[who] = self._raised.get(who, -1)
+    def restarted(self, file: str, order: int) -> None:
+        """The launcher starts the ranks of this file again."""
+        self._raised[file,] = order
 
-    def ended_well(self, who: Who, text: str) -> None:
-        """A line by which the program says that it is done."""
+    def stepped(self, of: tuple[Who, ...], order: int, text: str) -> None:
+        """A line that shows progress of a rank and of its file."""
+        step = None if _NO_STEP.match(text) else _STEP.search(text)
+        for who in of:
+            if step and (step[1] is None or float(step[1]) > self._step.get(who, -1)):
+                self._step[who] = float(step[1] or self._step.get(who, -1))
+                self._steps[who] = [*self._steps.get(who, ()), order][-SURVIVES:]
+            steps = self._steps.get(who, [])
+            if len(steps) == SURVIVES and steps[0] > self._raised.get(who, -1):
+                self._to[who] = self._raised.get(who, -1)
+
+    def ended_well(self, of: tuple[Who, ...], text: str) -> None:
+        """A line by which the program of a rank says that it is done."""
         if not _NO_STEP.match(text):
-            self._to[who] = self._raised.get(who, -1)
+            self._to |= {who: self._raised.get(who, -1) for who in of}
 
     def mark(self, who: Who) -> int:
         """The last exception that this rank has survived so far, -1 without one."""

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from nccl_runbook.causes.causes import Cause
+from nccl_runbook.causes.causes import Cause, Rows
 from nccl_runbook.core.findings import Finding, Remedy
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import CONTEXT, Logs
@@ -82,4 +82,45 @@ def where(line: LogLine) -> str:
     printed = "/".join(line.file.split("/")[-2:]) + (f" line {line.line}" if line.line else "")
     return ("your description" if line.file == CONTEXT else printed) + (
         f", rank {line.rank}" if line.rank is not None else ""
+    )
+
+
+def carried_over(hypothesis: Hypothesis) -> Hypothesis:
+    """With only what holds on other vendors' GPUs, too."""
+    rows = (
+        (r, tuple(line for line in r.lines if not NVIDIA_WORDS.search(line)))
+        for r in hypothesis.remedy
+        if not NVIDIA_WORDS.search(r.text)
+    )
+    remedy = tuple(dataclasses.replace(r, lines=lines) for r, lines in rows if lines or not r.lines)
+    return dataclasses.replace(
+        hypothesis, remedy=remedy, decides=Decides(*elsewhere(tuple(vars(hypothesis.decides).values())))
+    )
+
+
+def not_done(remedy: Rows, logs: Logs) -> Rows:
+    """The rows without settings that a job has by what it printed; one that differs between ranks stays."""
+    printed = [
+        pair for pair, message in logs.seen.items() if "=" in pair and message.lines[0].file != CONTEXT
+    ]
+    names = [pair.partition("=")[0] for pair in printed]
+    done = {f"export {pair}" for pair, name in zip(printed, names) if names.count(name) == 1}
+    if "faulthandler-stack" in logs.seen:
+        done.add("export PYTHONFAULTHANDLER=1")
+    kept = tuple(
+        (who, text, tuple(line for line in lines if line not in done))
+        for who, text, lines in remedy
+        if not lines or not done.issuperset(lines)
+    )
+    return (
+        kept
+        if kept or not remedy
+        else (
+            (
+                "you",
+                "The log already shows the setting that usually helps. Check that the failed ranks "
+                "have this setting. If all have it, the setting does not help in this case.",
+                (),
+            ),
+        )
     )

@@ -8,7 +8,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quot
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import LOST, SLOW, catalogue, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.messages.judge import failed_line
+from nccl_runbook.messages.judge import failed_line, is_earlier
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform, where
 from nccl_runbook.triage.hypotheses.judge_weights import WENT_ON, fits
 from nccl_runbook.triage.symptoms import step_texts
@@ -204,7 +204,9 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
 
 def findings_beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     """What a reader must know to judge these causes."""
-    vendor, again = platform(logs), logs.attempts > 1 and hypotheses and hypotheses[0].cause != "benign"
+    lead = hypotheses[0] if hypotheses and hypotheses[0].cause != "benign" else None
+    vendor, again = platform(logs), lead is not None and (logs.attempts > 1 or bool(logs.again))
+    first = lead is not None and all(is_earlier(line, logs) for line in lead.evidence)
     return [
         Finding(name, Severity.NOTE, says, remedy=remedy)
         for name, holds, says, remedy in (
@@ -223,8 +225,9 @@ def findings_beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             (
                 "started-again",
                 again,
-                f"The ranks were started {logs.attempts} times. This answer is about the first "
-                "failure. nccl-runbook hang judges the last attempt.",
+                "The launcher started the ranks again. This answer is about "
+                + ("an earlier attempt." if first else "the last attempt that shows a failure.")
+                + " nccl-runbook hang judges the last attempt.",
                 (),
             ),
             (

@@ -89,7 +89,7 @@ def indications(logs: Logs) -> list[Indication]:
         if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known
     ]
     if (
-        not named
+        all(p.cause == "benign" for p in named)
         and len(of_ranks) == 1
         and of_ranks[0].evidence[0] == logs.raised
         and (of_ranks[0].advice or Advice()).says

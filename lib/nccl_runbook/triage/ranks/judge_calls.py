@@ -10,8 +10,11 @@ from nccl_runbook.triage.ranks.judge_indication import matches, waiting_ranks
 from nccl_runbook.triage.ranks.judge_operations import operations_differ
 
 _COUNT = re.compile(
-    r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I
+    r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)(?!\W{0,3}\d)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)",
+    re.I,
 )
+
+_LEFT = re.compile(r"(?i)\b(?:done|finished|completed?)\b")  # a rank at the end of its loop
 
 
 def counts_differ(logs: Logs) -> list[Indication]:
@@ -54,6 +57,8 @@ def calls_differ(logs: Logs) -> list[Indication]:
         unsure = mixed or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls)
         sure = "possible" if unsure else "likely"
         causes = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
+        if any(r.progress and _LEFT.search(r.progress.text) for r in waiting_ranks(logs)):
+            causes["uneven-minibatches"] = ("possible", 25)
     lines = tuple(
         same[0] for same in grouped(((t.seq, t.op, t.numel_in), t.at) for _, t in works).values()
     )  # one of each call

@@ -16,7 +16,12 @@ def ranks_on_one_gpu(logs: Logs) -> list[Indication]:
     taken = ((row, device.partition("busId ")) for row in logs.ranks for device in row.devices)
     named = grouped((f"{row.hosts[:1]} {bus}", row) for row, (_, known, bus) in taken if known)
     same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
-    if not refusal or refusal.resumed or not same or "reporter-uuids-differ" in logs.seen:
+    if (
+        not refusal
+        or refusal.resumed
+        or not same
+        or {"reporter-uuids-differ", "nccl-duplicate-gpu-mig"} & logs.seen.keys()
+    ):
         return []
     devices = {d.split()[1] for r in same for d in r.devices if d.startswith("cudaDev")}
     nvml = {d.split()[3] for r in same for d in r.devices if " nvmlDev " in d}
