@@ -31,11 +31,11 @@ LONGEST_ERROR, LONGEST_EXAMPLE = 110, 70
 VERDICTS = {
     "healthy": "Every requested check ran and found nothing wrong.",
     "broken": (
-        "A test or the job failed or hangs, or the job cannot work with these settings. The answer shows the evidence, and how certain the"
-        " cause is."
+        "A test failed or hung, the job failed or hangs, or the job cannot work with these settings. The answer shows the evidence, and"
+        " how certain the cause is."
     ),
     "degraded": "The job runs or may run, but a warning says what to change.",
-    "unknown": "Evidence that decides the verdict is missing. The answer says which evidence, and what to do next.",
+    "unknown": "Evidence that decides the verdict is missing. The answer names the missing evidence, and says what to do next.",
 }
 OTHER_CODES = {
     "1": "The runbook itself failed. One sentence on standard error gives the reason.",
@@ -63,7 +63,7 @@ KEYS = {
     "against[]": "evidence against the finding",
     "against": "the comparison with the good run",
     "hypotheses": "causes that a log line points to, the most certain first",
-    "fits": "causes that fit the symptom, but that no log line shows",
+    "fits": "causes that match the symptom, but no log line is evidence for them",
     "undecided": "true if no cause is likely or established",
     "unknown_lines": "log lines that look like errors and match no known message",
     "culprits": "ranks that never reached the collective, or called a different one",
@@ -288,7 +288,8 @@ def gym_page() -> str:
 Does diagnosis work on this machine? The gym starts {len(faults)} jobs with a mistake and {len(works)} that work, asks `nccl-runbook \
 diagnose` about each
 without a hint, and compares. Each job has up to three small ranks that talk over Gloo, so no GPU is used.
-With `--on gpu` it starts {len(on_gpus)} others over NCCL, one after the other, as far as there are idle GPUs for them.
+With `--on gpu`, the gym instead starts {len(on_gpus)} other jobs over NCCL, one after another. It leaves out jobs that need more \
+GPUs than the machine has. If another process uses a GPU, the gym starts nothing, and ends with exit code 4.
 
 ## Prove it on your node
 
@@ -300,11 +301,11 @@ nccl-runbook dev gym --on gpu                                  # the jobs for GP
 nccl-runbook dev gym --list
 ```
 
-- **Needs**: an interpreter with torch (`--python`, otherwise the one that is found), and about 1 GB of memory for each job at a time. \
-Two jobs run for each core,
-  since a job mostly waits; `--at-once` changes that.
-- **User**: run it as root. Each job then has namespaces of its own, and `diagnose` sees this job alone. Without them, `diagnose` gets \
-the process of the job,
+- **Needs**: a Python with torch (name it with `--python`; otherwise the gym searches for one), and about 1 GB of memory for \
+each job that runs at the same time.
+  Two jobs per core run at the same time, because a job mostly waits. To change this number, use `--at-once`.
+- **User**: run the gym as root. Each job then has namespaces of its own, and `diagnose` sees this job alone. Without namespaces, \
+`diagnose` gets the process of the job,
   and the two jobs that mount a file system are left out.
 - **Harmless**: ranks meet on 127.0.0.1 and on free ports. They write only to their own folder below `$TMPDIR`. A full disk and a full \
 `/dev/shm` are small
@@ -312,23 +313,25 @@ the process of the job,
 - **Cleaned up**: when a job is over, or the command ends (even by `kill -9`), every process of the job ends, and its folder is \
 removed. After `kill -9` of the command, the
   next `nccl-runbook run` removes that folder.
-- **Busy machine**: jobs that are slowed down by other work are sometimes undecided. Repeat those alone: `--fault NAME`.
+- **Busy machine**: if other work slows a job down, the answer about this job is sometimes undecided. Repeat such a job alone: \
+`--fault NAME`.
 
-The exit code is 0 if every answer is right, 3 if one is wrong, and 4 if one is undecided: it names no cause, or only a possible one.
-An answer is right if its cause, likely or established, is one of those below and it names the rank; for a job that works, if it raises \
-no alarm.
-For some faults, the evidence permits several causes; then a first line that says what happened is right, too. If N jobs that work gave \
-no alarm,
-the [rate of false alarms](accuracy.md) is below 3/N with 95 % confidence.
+The exit code is 0 if every answer is right, 3 if at least one answer is wrong, and otherwise 4: an answer is undecided if it names no \
+likely or established cause, or does not name the rank.
+For a job with a mistake, an answer is right if its cause is likely or established, the table below lists this cause, and the answer \
+names the rank in the table.
+For a job that works, an answer is right if it raises no alarm. For some mistakes, the evidence fits several causes. For such a mistake, \
+an answer is also right if its first line says what happened.
+If N jobs that work raised no alarm, the [rate of false alarms](accuracy.md) is below 3/N with 95 % confidence.
 
-In a checkout, `make gym` runs all of them, compares with the last run in `tests/evidence.jsonl`, and fails if a fault that was right \
-is no longer.
+In a checkout, `make gym` runs all jobs, compares the answers with the last run in `tests/evidence.jsonl`, and fails if the answer about \
+a mistake was right in the last run and is not right now.
 
 ## Watch a job
 
 In JupyterLab, [gym.ipynb](gym.ipynb) starts the job that you choose, shows what its ranks print, and compares the answer with the \
 planted fault.
-In a terminal, start it with `--to-the-end --keep DIR`, and run `nccl-runbook diagnose` in another while it hangs.
+In one terminal, start the job with `--to-the-end --keep DIR`. While the job hangs, run `nccl-runbook diagnose` in a second terminal.
 
 ## Jobs with a mistake
 
@@ -349,10 +352,10 @@ def scorecard_page() -> str:
     rows = scorecard.evidence()
     parts = [f"""# Scorecard
 
-{scorecard.sentence(rows)} The numbers below are sums over all versions of the tool on these days, so a failure that was fixed later \
-still counts. Each number names its command and date. The rows of
-[evidence.jsonl](../../tests/evidence.jsonl) are the single runs, with commit, versions and results. `make scorecard` writes this page \
-as HTML, with every run, and as JSON. The page [how sure are we?](accuracy.md) explains the numbers.
+{scorecard.sentence(rows)} The numbers below add up all versions of the tool between the first and the last date in the tables, so a \
+failure that was fixed later still counts. The row of each number shows the command that measured it, and the date. Each row of
+[evidence.jsonl](../../tests/evidence.jsonl) records one command, with its date, hardware, versions and result. `make scorecard` \
+writes this page as HTML, with every run, and as JSON. The page [how sure are we?](accuracy.md) explains the numbers.
 
 To add a run of the [gym](gym.md) on your machine, save the run as JSON, and pass the file to `make scorecard`:
 
@@ -405,8 +408,9 @@ logs](../../tests/benchmark/README.md)):
 
 {scores_table("90 public")}
 {scores_table("second sample")}
-The reports come from four samples of search excerpts, often without the full log. One person decided the true causes in the first two \
-samples, and two people in the last two. The samples are small, but they show best what to expect on new reports.
+The reports come from four samples of GitHub issue threads. Each report is only the excerpt that a search returned, often without \
+the full log. One person decided the true causes in the first two \
+samples, and two people in the last two. The samples are small, but they are the best guide to what you can expect on new reports.
 
 The following samples were written for each cause from the definition of the cause, before the tool ran on any sample \
 ([benchmark](../../tests/benchmark/README.md)):
@@ -424,8 +428,9 @@ If the first cause is only *possible*, or no cause is named, the answer names a 
 
 {part_table("live", "dumps")}
 - A killed or stopped rank leaves no dump. In such cases, the tool blamed no rank from the dumps alone, and the case counts as undecided.
-- In a job in which a kernel never ended on two GPUs, the tool blamed no rank either.
-- Two jobs with dumps of ordinary failures are undecided, because the guilty rank had ended without a dump.
+- If a kernel never ends in a job on two GPUs, `look` blames no rank, because nothing shows which of the two ranks is at fault. This case \
+counts as undecided, too.
+- Two of the jobs on 3 H200 (dumps) are undecided, because the rank at fault had ended without a dump.
 - The picture in README shows a job of eight ranks over Gloo.
 
 ## Where it was tried

@@ -194,7 +194,7 @@ def worse(rows: Iterable[Row], new: Iterable[Row]) -> list[str]:
         (row["hardware"], fault): outcomes for row in rows if row["subject"] == "gym" for fault, outcomes in row.get("faults", {}).items()
     }
     lost = [f"{fault}: {OUTCOMES[outcomes.index(1)]}" for row in new for fault, outcomes in row["faults"].items()
-            if outcomes[2] or not outcomes[0] and last.get((row["hardware"], fault), (0,))[0]]
+            if outcomes[2] or (not outcomes[0] and last.get((row["hardware"], fault), (0,))[0])]
     return lost + [
         f"false alarms: {row['works'][1]} in {row['works'][0]} jobs without a fault" for row in new if row.get("works", (0, 0))[1]
     ]
@@ -214,7 +214,8 @@ def summary_table(rows: Sequence[Row]) -> Table:
         ["part of the tool", "hardware", *OUTCOMES, "date", "command"],
         lines,
         "Right: the cause is likely or established, and its rank is named. Undecided: nothing is named, or the cause is only possible. Some"
-        " tests accept undecided, for example when a killed rank leaves no dump; here it counts as undecided.",
+        " tests also pass if the tool is undecided, for example when a killed rank leaves no dump. This table counts such a case as"
+        " undecided.",
     )
 
 
@@ -229,7 +230,8 @@ def alarm_table(rows: Sequence[Row]) -> Table:
         "False alarms",
         ["part of the tool", "hardware", "healthy jobs or runs", "alarms", "rate at 95 %", "date", "command"],
         lines,
-        "No alarm in N runs bounds the rate below 3/N.",
+        "If N healthy runs raise no alarm, the true rate of false alarms is, with 95 % confidence, below 3/N. If some runs raise an alarm,"
+        " the table gives Wilson's interval.",
     )
 
 
@@ -257,8 +259,8 @@ def fault_table(rows: Sequence[Row]) -> Table:
         "Each fault",
         ["fault", "part of the tool", *OUTCOMES, "by hardware: right/undecided/wrong"],
         lines,
-        "What was ever wrong comes first. A fault that is named after a file of tests is described there; jobs of the gym: nccl-runbook dev"
-        " gym --list.",
+        "Faults for which the tool ever gave a wrong answer come first. If a fault has the name of a test file, that file describes the"
+        " fault. `nccl-runbook dev gym --list` describes the jobs of the gym.",
     )
 
 
@@ -284,7 +286,7 @@ def confusion_table(rows: Sequence[Row]) -> Table:
         for right, c in sorted(named.items())
     ]
     return Table("confusion", "Confusion over causes", ["planted cause", *OUTCOMES, "named instead"], lines,
-                 "Every planted fault that has a cause of its own, on the CPU and on GPUs.")
+                 "This table counts every planted fault that belongs to a cause of the catalogue, on the CPU and on GPUs.")
 
 
 def time_table(rows: Sequence[Row]) -> Table:
@@ -296,7 +298,8 @@ def time_table(rows: Sequence[Row]) -> Table:
                 [SUBJECTS[subject], hardware, len(took), round(statistics.median(took), 1), max(took), dates(chosen), commands(chosen)]
             )
     return Table("time", "Time to the answer", ["part of the tool", "hardware", "times", "median s", "longest s", "date", "command"], lines,
-                 "Of the gym: the command that answers, without the job. Of `run`: all steps that were asked for.")
+                 "For the gym, the time is that of the command that gives the answer, without the time of the job. For `run`, the time"
+                 " covers all steps that the command was asked to run.")
 
 
 def reports_table(rows: Sequence[Row]) -> Table:
@@ -321,7 +324,8 @@ def unseen_table(rows: Sequence[Row]) -> Table:
         "Never seen on hardware",
         ["kind", "how many", "which"],
         [[kind, len(names), ", ".join(names)] for kind, names in kinds.items()],
-        "No run on a GPU stands behind these. Some of them were seen on the CPU, in logs of others, or in network namespaces.",
+        "No item in this table was tested in a run on a GPU. Some of these items were seen on the CPU, in other people's logs, or in"
+        " network namespaces.",
     )
 
 
@@ -339,9 +343,9 @@ def sentence(rows: Sequence[Row]) -> str:
     total = sum(tally(rows).values(), Counter())
     runs, alarms = (sum(r["works"][at] for r in rows if "works" in r) for at in (0, 1))
     return (
-        f"Of {sum(total.values())} planted faults, {total['right']} were named right, {total['undecided']} were left undecided and"
-        f" {total['wrong']} were wrong; {alarms} false alarm{'' if alarms == 1 else 's'} in {runs} healthy jobs and runs"
-        f" ({bound(runs, alarms)} at 95 %)."
+        f"Of {sum(total.values())} planted faults, the tool explained {total['right']} correctly and {total['wrong']} wrongly, and left"
+        f" {total['undecided']} undecided. It raised {alarms} false alarm{'' if alarms == 1 else 's'} in {runs} healthy jobs and runs"
+        f" (95 % interval of the rate: {bound(runs, alarms)})."
     )
 
 

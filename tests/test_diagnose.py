@@ -107,7 +107,7 @@ def test_an_exception_of_the_program_names_the_line_to_fix_and_the_page_has_no_e
     document = diagnose(tmp_path / "j.log", "--html", tmp_path / "p.html", code=3)
     lead = document["lead"]
     assert lead["cause"] == "peer-crashed" and (
-        not named or f" {named}, " in lead["remedy"][0]["text"] and "IndexError" in lead["remedy"][0]["text"]
+        not named or (f" {named}, " in lead["remedy"][0]["text"] and "IndexError" in lead["remedy"][0]["text"])
     )
     assert named or not re.search(r"\w:\d", lead["remedy"][0]["text"])
     assert not re.search(r"<article[^>]*>\s*</article>", (tmp_path / "p.html").read_text())

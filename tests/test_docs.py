@@ -32,7 +32,7 @@ def test_a_written_page_is_that_of_the_code(name: str) -> None:
 def test_links_exist(path: Path) -> None:
     targets = [t for t in re.findall(r"\]\(([^)\s]+)\)", path.read_text()) if not t.startswith("http")]
     lost = [t for t in targets for file, _, anchor in [t.partition("#")]
-            if not (whole := path.parent / file if file else path).exists() or anchor and anchor not in headings(whole)]
+            if not (whole := path.parent / file if file else path).exists() or (anchor and anchor not in headings(whole))]
     assert lost == [] and (path != README or len(targets) > 20)
 
 

@@ -15,7 +15,7 @@ def fails(gpus=(), pairs=(), sides=(), above=10**6):
     def world(group):
         here = set(group)
         crossed = bool(sides) and all(here & set(side) for side in sides)
-        return bool(here & set(gpus)) and len(here) > 1 or any(set(p) <= here for p in pairs) or crossed or len(here) > above
+        return (bool(here & set(gpus)) and len(here) > 1) or any(set(p) <= here for p in pairs) or crossed or len(here) > above
     return world
 
 

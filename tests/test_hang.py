@@ -234,7 +234,7 @@ class TestRealDumps:
             dump["entries"] = [e for e in dump["entries"] if e["process_group"][1] == "default_pg"]
             for entry in dump["entries"] if rank in timed else ():
                 done = entry["state"] == "completed"
-                if done or entry["collective_seq_id"] == 7 and rank in began:
+                if done or (entry["collective_seq_id"] == 7 and rank in began):
                     entry.update(state=entry["state"] if done else "started", time_discovered_started_ns=entry["time_created_ns"] + 1000)
             (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
         found = told(tmp_path)
@@ -692,9 +692,9 @@ class TestClocks:
         assert "group ." not in answer.sentence, answer.sentence
         assert (
             kind == "dead"
-            or re.match(r"ranks (0, 1|1, 0) ", answer.sentence)
+            or (re.match(r"ranks (0, 1|1, 0) ", answer.sentence)
             and answer.cause == "peer-crashed"
-            and len(answer.evidence) == 2
+            and len(answer.evidence) == 2)
         )
 
 
@@ -807,10 +807,10 @@ class TestJoin:
         waiting = [live_samples.rank(n, live_samples.IN_ALL_REDUCE) for n in range(4)]
         for name, ranks, more in (("all", waiting, {}), ("once", waiting[:3], {"gap_s": 0.0})):
             found = told(self.with_look(tmp_path / name, *ranks, **more))
-            assert (found.kind, found.culprits) == ("unknown", ()) and "4 ranks" in found.sentence or name == "once", found
+            assert ((found.kind, found.culprits) == ("unknown", ()) and "4 ranks" in found.sentence) or name == "once", found
         (tmp_path / "all" / "look.json").write_text((tmp_path / "all" / "look.json").read_text().replace('"gap_s"', '"gap"'))
         hang = reader.collect([str(tmp_path / "all")])
-        assert not hang.looks and not hang.stacks and "another version" in hang.files[0].problem
+        assert not hang.looks and not hang.stacks and "version" in hang.files[0].problem
 
     def test_dumps_that_decide_are_not_overruled_by_a_look_at_another_moment(self, tmp_path):
         moving = [live_samples.rank(n, None, switches=900, moments={"R": 60, "S futex": 37}) for n in range(4)]

@@ -147,8 +147,8 @@ class _Active(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found += [tag] * (tag in ("script", "iframe", "object", "embed", "base", "form"))
         self.found += [f"{tag} {name}={value}" for name, value in attrs if name.startswith("on")
-                       or name not in WORDS and "javascript:" in re.sub(r"[\x00-\x20]", "", value or "").lower()
-                       or name in ("src", "href") and re.match(r"(?i)\s*(?:https?:)?//x", value or "")]
+                       or (name not in WORDS and "javascript:" in re.sub(r"[\x00-\x20]", "", value or "").lower())
+                       or (name in ("src", "href") and re.match(r"(?i)\s*(?:https?:)?//x", value or ""))]
         self.found += [tag] if tag == "meta" and dict(attrs).get("http-equiv") == "refresh" else []
 
 

@@ -500,7 +500,7 @@ def test_dropped_data_ports(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch
 def test_an_mtu_black_hole(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster.rule(1, "-s", f"{cluster.net}.2", "-p", "tcp", "-m", "length", "--length", "1200:65535", "-j", "DROP"):
         _, found, lines = tried(cluster, monkeypatch)
-    assert found == {"tcp-mtu": "mtu-black-hole"} and lines[0].startswith("ping -M do -s 1472")
+    assert found == {"tcp-mtu": "mtu-black-hole"} and any(line.startswith("ping -M do -s SIZE") for line in lines)
 
 
 @pytest.mark.slow

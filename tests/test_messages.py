@@ -392,3 +392,29 @@ def test_a_row_fills_its_names_whichever_form_the_program_prints(tmp_path, line,
     """Without the full stop of the sentence that a name ends."""
     found = logs_of(tmp_path, line).seen[row].lines[0]
     assert judge._fields(clues.catalogue()["printed"][row], found) == names
+
+
+@pytest.mark.parametrize(
+    ("row", "line", "same_but_for_numbers"),
+    [
+        (
+            "torch-store-based-barrier-key-worker",
+            "Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:3"
+            " (world_size=4, worker_count=3, timeout=0:30:00)",
+            "Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:2"
+            " (world_size=4, worker_count=4, timeout=0:30:00)",
+        ),
+        (
+            "nccl-diag-p2p-part",
+            "n1:11:12 [0] NCCL DIAG [INFO] p2p: only 48/56 GPU-to-GPU peer accesses passed verification",
+            "n1:11:12 [0] NCCL DIAG [INFO] p2p: only 56/56 GPU-to-GPU peer accesses passed verification",
+        ),
+        (
+            "job-steps-of-ranks",
+            "rank 0 steps_per_epoch=781  rank 1 steps_per_epoch=781  rank 2 steps_per_epoch=780",
+            "rank 0 steps_per_epoch=781  rank 1 steps_per_epoch=781  rank 2 steps_per_epoch=781",
+        ),
+    ],
+)
+def test_a_line_is_seen_below_one_that_differs_in_its_numbers_alone(tmp_path, row, line, same_but_for_numbers):
+    assert row in logs_of(tmp_path, f"{same_but_for_numbers}\n{line}").seen

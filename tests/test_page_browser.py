@@ -127,7 +127,7 @@ def test_the_words_of_a_grid_stay_within_their_boxes(browser, tmp_path: Path, gp
                 t.x - b.x, t.y - b.y, b.x + b.width - t.x - t.width, b.y + b.height - t.y - t.height));
     }""")
     page.close()
-    assert len(distances) >= 4 * gpus or gpus > 14 and not distances
+    assert len(distances) >= 4 * gpus or (gpus > 14 and not distances)
     assert min(distances, default=1) > 0, "pixels between a word and the edge of its box"
 
 

@@ -119,7 +119,7 @@ def test_a_trainer_has_as_many_ranks_as_its_last_dims_multiply_to(dims, backend,
     row = areal_rules.at(tag)
     if backend not in row.trainers:
         assert done == V
-    elif last.get("p", 1) > 1 and (backend == "fsdp" and row.fsdp_plain or backend == "archon" and not row.archon_pipeline):
+    elif last.get("p", 1) > 1 and ((backend == "fsdp" and row.fsdp_plain) or (backend == "archon" and not row.archon_pipeline)):
         assert done == A
     else:
         assert parse(f"{backend}:{''.join(dims)}", row).parts[0].world_size == math.prod(last.values())

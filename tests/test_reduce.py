@@ -66,7 +66,7 @@ def test_without_a_failure_nothing_is_claimed(tmp_path: Path) -> None:
     ), "the user's job fails somewhere: no health"
     other = reduce(tmp_path / "other", "--axis", "n=1,2", "--fail-on", "Watchdog", "--", "false", "{n}")
     assert other.returncode == 4 and re.search(
-        r"\b2 [^\d\n]*other error", other.stdout
+        r"\b2 [^\d\n]*different error", other.stdout
     ), "another failure is not the one that was asked for"
 
 

@@ -734,6 +734,8 @@ def test_framework_version_incompatible_names_both_versions_and_a_way_out():
     finding, = found(environment(role("trainer", requires={"vllm 0.10.0": ["torch==2.7.1"]})), "framework-version-incompatible")
     assert re.findall(r"\w+(?: |==)[\d.+cu]+\d", finding.title) == ["vllm 0.10.0", "torch==2.7.1", "torch 2.11.0+cu130"]
     assert finding.title.startswith("trainer: ") and lines(finding)[0].endswith(" 'vllm==0.10.0'")
+    silent, = found(environment(role("trainer", requires={"vllm 0.8.5": []})), "framework-version-incompatible")
+    assert lines(silent)[0].endswith(" 'vllm==0.8.5' 'torch==2.6.0'"), "pip cannot know the torch of a wheel that requires none"
 
 
 def version_findings(torch, *lines, **markers):

@@ -78,7 +78,7 @@ def test_a_fault_on_the_cpu_is_not_one_that_was_seen_on_hardware() -> None:
 def test_each_row_of_evidence_can_be_counted() -> None:
     for row in scorecard.evidence():
         assert {"date", "subject", "what"} <= set(row) and (row["subject"] == "remark" or row["command"]), row
-        assert not {"faults", "works", "took_s", "seconds"} & set(row) or row["subject"] in scorecard.SUBJECTS and row["hardware"], row
+        assert not {"faults", "works", "took_s", "seconds"} & set(row) or (row["subject"] in scorecard.SUBJECTS and row["hardware"]), row
         assert all(len(counts) == 3 and sum(counts) for counts in row.get("faults", {}).values()) and set(row.get("answered", {})) <= set(
             row.get("faults", {})
         ), row

@@ -252,6 +252,39 @@ def test_a_value_is_called_by_its_noun() -> None:
     assert len(vague) <= MOST_VAGUE, vague
 
 
+def stored(nodes: Iterator[ast.AST]) -> set[str]:
+    """Names of the variables and parameters among these nodes."""
+    bound = (n for n in nodes if isinstance(n, (ast.arg, ast.Name)))
+    return {n.arg if isinstance(n, ast.arg) else n.id for n in bound if isinstance(getattr(n, "ctx", ast.Store()), ast.Store)}
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(LIB)))
+def test_a_local_name_hides_no_import(path: Path) -> None:
+    """Whoever calls the imported function in such a place gets a list or a text."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {a.asname or a.name.partition(".")[0] for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
+    functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    assert {f.name: hidden for f in functions if (hidden := stored(ast.walk(f)) & imported)} == {}
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(LIB)))
+def test_a_condition_is_no_number(path: Path) -> None:
+    """Neither `"text" * (a == b)` nor `pair[a == b]`: `"text" if a == b else ""` says what it means."""
+
+    def decides(node: ast.AST) -> bool:
+        return (
+            isinstance(node, ast.Compare)
+            or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
+            or (isinstance(node, ast.Call) and ast.unparse(node.func) == "bool")
+        )
+
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            assert not decides(node.left) and not decides(node.right), ast.unparse(node)
+        if isinstance(node, ast.Subscript):
+            assert not decides(node.slice), ast.unparse(node)
+
+
 def test_no_generated_data_is_large() -> None:
     assert [p.name for p in LIB.rglob("*.json") if p.stat().st_size > 50_000] == []
 

@@ -129,8 +129,8 @@ def test_what_is_no_slower_is_not_called_so(tmp_path, times, says):
 
 @pytest.mark.parametrize("good, bad", [("loss 0.5\n", run_log()), (run_log(SLOW[:1]), run_log()), (run_log(), "loss 0.5\n")])
 def test_where_times_cannot_be_compared_nothing_is_called_no_slower(tmp_path, good, bad):
-    assert compared(tmp_path, good, bad).sentence.startswith("Both runs print too few times to compare.")
-    assert compared(tmp_path, run_log(), run_log()).sentence.startswith("None of the times that both runs print became slower.")
+    assert compared(tmp_path, good, bad).sentence.startswith("The two runs print too few timings to compare.")
+    assert compared(tmp_path, run_log(), run_log()).sentence.startswith("No timing that both runs print became longer.")
 
 
 def test_silence_of_one_log_is_no_difference(tmp_path):

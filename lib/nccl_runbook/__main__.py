@@ -143,10 +143,12 @@ def main() -> None:
     if interrupted."""
     Terminal.take()
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < LEAST_FILES:
-        answer.leave(f"raise ulimit -n to at least {LEAST_FILES}: nccl-runbook needs so many open files", 1)
+        answer.leave(
+            f"nccl-runbook needs {LEAST_FILES} open files at a time. First run: ulimit -n {LEAST_FILES}", 1
+        )
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
     command, *words = sys.argv[1:] or [""]
-    plain = command in ("diagnose", "triage") or command == "env" and len(words) == 1
+    plain = command in ("diagnose", "triage") or (command == "env" and len(words) == 1)
     if words and plain and all(word == "-" or word[:1] != "-" for word in words):
         try:  # paths alone need no parser: typer takes 0.06 s to import, and 0.13 more to build one
             getattr(importlib.import_module(f"nccl_runbook.cli.{command}"), command)(

@@ -42,8 +42,8 @@ class Placement:
         since then by UUID)."""
         return [
             ranks
-            for place, ranks in grouped((s.place, s.rank) for s in self.seats).items()
-            if place and len(ranks) > 1
+            for device, ranks in grouped((s.place, s.rank) for s in self.seats).items()
+            if device and len(ranks) > 1
         ]
 
 

@@ -239,12 +239,12 @@ class Step:
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
         if not all(re.fullmatch(r"[A-Za-z_]\w*", n) and "\0" not in (v or "") for n, v in delta.items()):
             raise ValueError(
-                f"env: one of {', '.join(delta)} cannot be set. A name consists of letters, digits and "
-                "_, and a value contains no zero byte"
+                f"env: at least one of {', '.join(delta)} cannot be set. A name consists of letters, "
+                "digits and _, and does not start with a digit. A value contains no zero byte"
             )
         if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
             raise ValueError(
-                "trial: ops and sizes must not be empty, no number below 0, and deadline_s above 0"
+                "trial: ops or sizes are empty, repeats or sizes are negative, or deadline_s is not above 0"
             )
         known = self.engine.cuda_count()
         named = gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none"

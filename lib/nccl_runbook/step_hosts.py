@@ -40,7 +40,10 @@ def gather(
     names, carrier = carriers.chosen(re.findall(r"[^\s,]+", hosts), job, ray, over or carriers.SSH, python)
     meets_at = str(port or os.environ.get("MASTER_PORT") or command.RENDEZVOUS_PORT)
     if not meets_at.isdecimal() or not 0 < int(meets_at) < 65536:
-        raise ValueError(f"port: {meets_at} is not a port from 1 to 65535 (0: MASTER_PORT, or 29500)")
+        raise ValueError(
+            f"port: {meets_at} is not a port number from 1 to 65535. 0 means MASTER_PORT if it is set, "
+            "else 29500"
+        )
     no_ranks = not (ranks and (is_named or allow_busy))
     return command.asked(names, carrier, int(meets_at), within_s, no_ranks, say=say)
 

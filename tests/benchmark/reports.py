@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None) -> None:
         low, high = wilson(hits, of)
         print(f"{question}: {hits} of {of} ({low:.0%} to {high:.0%})")
     for r in results if asked.missed else []:
-        if r["wrong"] or not r["first"] and r["cause"] != "undecidable" or r["cause"] == "benign" and r["accused"]:
+        if r["wrong"] or (not r["first"] and r["cause"] != "undecidable") or (r["cause"] == "benign" and r["accused"]):
             print(f"{r['id']} {r['cause']}: " + (", ".join(f"{cause}{' (sure)' * sure}" for cause, sure in r["named"]) or "nothing"))
 
 

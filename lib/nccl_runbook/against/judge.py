@@ -10,7 +10,7 @@ from nccl_runbook.against.facts import Comparison, Difference, RunProfile, TimeC
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.causes.tables import table
 from nccl_runbook.causes.variables import variables
-from nccl_runbook.core.facts import Gap, counted, grouped
+from nccl_runbook.core.facts import Gap, counted, grouped, listed
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.report.verdict_sentence import CHANGED
 
@@ -43,7 +43,7 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
         )
         for same in alike
     )
-    shown = tuple(t for t in times if "few" not in t.says or t.unit == "s" and t.good[0] + t.bad[0])
+    shown = tuple(t for t in times if "few" not in t.says or (t.unit == "s" and t.good[0] + t.bad[0]))
     both = [was.settings[kind].keys() & now.settings[kind] for kind in was.settings.keys() & now.settings]
     return _in_order(Comparison("", shown, differences, sum(map(len, both)), good_is=was.problem, line=line))
 
@@ -52,7 +52,7 @@ def explained(compared: Comparison, lead: Finding | None) -> Comparison:
     """The comparison judged for the leading finding of the bad run: a difference could explain it if the
     finding names it, or if its cause depends on it. An established cause excludes the others; otherwise they
     are untested."""
-    if not (lead and compared.differences) or compared.slower and lead.severity is not Severity.BROKEN:
+    if not (lead and compared.differences) or (compared.slower and lead.severity is not Severity.BROKEN):
         return compared  # the change of speed is what to explain
     fix = (line for r in lead.remedy for line in (r.text, *r.lines))
     proof = "\n".join([lead.title, *(e.text for e in lead.evidence), *fix])
@@ -64,7 +64,7 @@ def explained(compared: Comparison, lead: Finding | None) -> Comparison:
         if not d.could_explain:
             return d
         if d.kind == "environment" and re.search(rf"\b{re.escape(d.name)}\b", proof):
-            return dataclasses.replace(d, why=f"the proof or the fix of the {what} names this setting")
+            return dataclasses.replace(d, why=f"the evidence for the {what}, or its fix, names this setting")
         if f"{d.kind} {d.name}".startswith(touches or ("\n",)):
             return dataclasses.replace(d, why=f"{d.why}, and the {what} depends on this difference")
         why = (
@@ -79,6 +79,8 @@ def explained(compared: Comparison, lead: Finding | None) -> Comparison:
 
 
 def _time(kind: str, good: list[float], bad: list[float]) -> TimeChange:
+    """How one time or bandwidth changed. It became slower or faster only if the medians differ by the factor
+    SLOWER and the middle halves of the samples do not overlap."""
     was, now, unit = _spread(good), _spread(bad), "GB/s" if kind.endswith("GB/s") else "s"
     if min(was[0], now[0]) < LEAST[unit]:
         return TimeChange(kind, was, now, "too few samples", unit)
@@ -90,24 +92,28 @@ def _time(kind: str, good: list[float], bad: list[float]) -> TimeChange:
 
 
 def _spread(values: list[float]) -> tuple[int, float, float, float]:
+    """(number, median, least, most); zeros without a value."""
     return (
         (len(values), statistics.median(values), min(values), max(values)) if values else (0, 0.0, 0.0, 0.0)
     )
 
 
 def _apart(one: list[float], other: list[float]) -> bool:  # the middle halves of the two do not overlap
+    """Whether the middle halves of the two samples do not overlap."""
     (a, _, b), (c, _, d) = (statistics.quantiles(v, n=4, method="inclusive") for v in (one, other))
     return b < c or d < a
 
 
 def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
+    """Every version and setting that differs. A name that only one run shows differs only if the other run
+    shows all names of that kind."""
     # who shows every variable that is set leaves out those that were not: records, and logs or scripts
     # beside others of their kind; any other silence is no difference
     alike, changed = good.variables_from == bad.variables_from != [], list[Difference]()
     for kind in _KINDS:
         was, now = good.settings.get(kind, {}), bad.settings.get(kind, {})
         whole = [kind == "environment" and (alike or "record" in p.variables_from) for p in (good, bad)]
-        names = [n for n in {**was, **now} if n in was and n in now or whole[0 if n in now else 1]]
+        names = [n for n in {**was, **now} if (n in was and n in now) or whole[0 if n in now else 1]]
         changed += [
             _setting(kind, n, was.get(n, []), now.get(n, []))
             for n in sorted(names, key=lambda name: (len(name), name))
@@ -116,28 +122,39 @@ def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
     return changed
 
 
-# a log names the CUDA of a build (2.27.5+cuda12.9), a record may not: then that is no difference
 def _differ(was: list[str] | None, now: list[str] | None) -> bool:
+    """Whether the values differ. A log names the CUDA of a build (2.27.5+cuda12.9), and a record may not:
+    then the part behind + does not count."""
     if not was or not now or all("+" in version for version in (*was, *now)):
         return was != now
     return {version.partition("+")[0] for version in was} != {version.partition("+")[0] for version in now}
 
 
 def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference:
-    rows = [
+    """The difference, with the reason why it could or could not explain a change."""
+    harmless = [
         row["why"] for row in _TABLE["harmless"] if row["kind"] == kind and re.fullmatch(row["name"], name)
     ]
     if kind == "environment" and (name not in variables() or variables()[name].until):
-        rows.append("no known library reads this variable")
-    return Difference(kind, name or "channels", _many(was), _many(now), not rows, [*rows, _KINDS[kind]][0])
+        harmless.append("no known library reads this variable")
+    return Difference(
+        kind,
+        name or "channels",
+        _many(was),
+        _many(now),
+        not harmless,
+        harmless[0] if harmless else _KINDS[kind],
+    )
 
 
 def _many(values: list[str]) -> str:
-    return " and ".join([*values[:4], *([f"{len(values) - 4} more"] if len(values) > 4 else [])]) or "not set"
+    """The first four values, and the number of the others; "not set" without a value."""
+    return listed(values, 4, separator=" and ") or "not set"
 
 
-# per sync where both timed their syncs, else in all
 def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
+    """The number of communicators if one run opened at least twice as many as the other: for each sync if
+    both runs timed their syncs, else in all."""
     if not (good.communicators and bad.communicators):
         return []
     per = bool(good.syncs and bad.syncs)
@@ -152,13 +169,18 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     )
     return [
         Difference(
-            "communicators", name, f"{was:.3g}", f"{now:.3g}", could, could and _KINDS["communicators"] or few
+            "communicators",
+            name,
+            f"{was:.3g}",
+            f"{now:.3g}",
+            could,
+            (could and _KINDS["communicators"]) or few,
         )
     ]
 
 
-# the same with its sentence, and the differences in order: what could explain most first
 def _in_order(compared: Comparison) -> Comparison:
+    """The same with its sentence, and with the differences that could explain most first."""
     differences = sorted(
         compared.differences,
         key=lambda d: (not d.could_explain, d.is_tested, [*_KINDS].index(d.kind), d.name),
@@ -169,14 +191,15 @@ def _in_order(compared: Comparison) -> Comparison:
 
 
 def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
+    """What became slower, how many differences could explain it, and whether the good run had a fault."""
     slower = next((t for t in reversed(compared.times) if "slower" in t.says), None)
-    head = "Both runs print too few times to compare. " if compared.times else ""
+    head = "The two runs print too few timings to compare. " if compared.times else ""
     if slower:
         head = "{}: {} in the good run, {} in the bad run, {}. ".format(
             slower.kind, *slower.spans, slower.says
         )
     elif any("few" not in t.says for t in compared.times):
-        head = "None of the times that both runs print became slower. "
+        head = "No timing that both runs print became longer. "
     could, many = sum(d.could_explain for d in differences), counted(len(differences), "difference")
     verdict = f"{many} between the two runs; {could} could explain {compared.of or 'a change'}."
     verdict += (
@@ -185,10 +208,10 @@ def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
         else ""
     )
     if all(d.is_tested and not d.could_explain for d in differences):
-        cannot = f"; {many} cannot explain a change" if differences else ""
+        cannot = f" ({many} without an effect)" if differences else ""
         verdict = (
-            f"The two runs share {counted(compared.settings, 'setting')}, without a difference that "
-            f"matters{cannot}."
+            f"The two runs have {counted(compared.settings, 'setting')} in common, and no difference "
+            f"between the runs can explain a change{cannot}."
         )
     if not differences and not compared.settings:
         verdict = "The two runs have no version and no setting in common to compare."
@@ -210,7 +233,7 @@ def findings(compared: Comparison | None) -> list[Finding]:
     rows = [
         *(
             (f"{d.name} changed (was {d.good}, now {d.bad}){more}", CHANGED)
-            for d in could[: bool(compared.of)]
+            for d in (could[:1] if compared.of else [])
         ),
         *(
             ("{}: {} in the good run, {} in the bad run ({})".format(t.kind, *t.spans, t.says), "both runs")

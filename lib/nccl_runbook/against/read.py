@@ -163,11 +163,12 @@ def _text(value: Any) -> str:
     return up if value and isinstance(value[0], bool) else ", ".join(sorted(map(_text, value))) or "none"
 
 
-# the worlds among these facts that can be read, and whose figures can be worked out
 def _worlds(facts: Any) -> Iterator[World]:
+    """The worlds among these facts that can be read, and whose figures can be computed."""
     if isinstance(facts, dict) and facts.keys() >= {"request", "ranks", "transports"}:
         try:
             world = read(World, facts)
+            # only to see whether a figure raises
             [world.busbw_by_size(event["op"]) for rank in world.ranks for event in rank.named("op")]
         except (RecordError, LookupError, TypeError, ValueError, ArithmeticError):
             return  # a record from elsewhere: what is no world has nothing to compare

@@ -54,10 +54,10 @@ class Kernels(contextlib.ExitStack):
         from traitlets.config import Config
 
         self._count += 1
-        socket = {} if self.note else {"transport": "ipc", "ip": str(self.path / f"k{self._count}")}
+        transport = {} if self.note else {"transport": "ipc", "ip": str(self.path / f"k{self._count}")}
         # the file is removed with the folder, even if the kernel is killed
         return Config(
-            {"KernelManager": {"connection_file": str(self.path / f"k{self._count}.json"), **socket}}
+            {"KernelManager": {"connection_file": str(self.path / f"k{self._count}.json"), **transport}}
         )
 
     def errors(self) -> Path:

@@ -98,7 +98,7 @@ def make_plan(
     wanted = set(steps) | set(by_step) or set(book)
     names = [n for n in book if n in wanted and n != VERDICT_STEP] + [n for n in book if n == VERDICT_STEP]
     if by_step and (missing := [n for n in steps if n != VERDICT_STEP and n not in by_step]):
-        raise UsageError(f"no file named with --record is a record of {', '.join(missing)}")
+        raise UsageError(f"the files of --record contain no record of {' and no record of '.join(missing)}")
     for name, _ in given:
         if name in _SET_BY_OPTION:
             raise ParameterError(f"parameter {name} is set by {_SET_BY_OPTION[name]}")

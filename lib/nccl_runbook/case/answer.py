@@ -79,7 +79,7 @@ def case(gathered: Gathered, name: str, command: str, fail_on: str) -> Case:
         test
         and lead
         and lead.status == "likely"
-        and (steps == [SETTINGS] or names and _READ_AGAIN.match(test.line))
+        and (steps == [SETTINGS] or (names and _READ_AGAIN.match(test.line)))
     ):
         test = None  # what a search in these logs shows is in the answer; a script shows its settings
     collect = (

@@ -74,7 +74,7 @@ def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -
     known = {
         c.id: c for c in document.causes if c.status != "ruled-out" and c.id in causes() and c.id != "benign"
     }
-    if any(c.status == "established" for c in known.values()) or lead and lead.id == "hang-told":
+    if any(c.status == "established" for c in known.values()) or (lead and lead.id == "hang-told"):
         return []
     return [c for c in known if known[c].status == "likely"] or [*known] or [*fits]
 

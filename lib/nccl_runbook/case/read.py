@@ -132,7 +132,7 @@ def _settings(
             )
         elif path in scripts or role.variables or role.nodes:  # a configuration need do neither
             variables |= role.variables
-            findings += judge(Environment([role], Gap("not-run", "only a file was read, not a machine")))
+            findings += judge(Environment([role], Gap("not-run", "only a file was examined, not a machine")))
     if findings:
         yield of_findings(SETTINGS, [met(f, job.logs) for f in findings] if job else findings)
 

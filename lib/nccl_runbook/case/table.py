@@ -209,8 +209,7 @@ def _beside(findings: Iterable[Finding], lead: Finding | None, all_notes: bool) 
         and (
             f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN)
             or f.id in NOTED
-            or all_notes
-            and f.severity is Severity.NOTE
+            or (all_notes and f.severity is Severity.NOTE)
         )
     ]
 

@@ -77,7 +77,7 @@ class Variable:
         low, _, high = rest.partition("..")
         if kind == "int" and rest:
             return f"a whole number from {low} to {high}" if high else f"a whole number of at least {low}"
-        if kind in ("words", "list") or kind == "re" and re.fullmatch(r"\w+(\|\w+)+(\|\\d\+)?", rest):
+        if kind in ("words", "list") or (kind == "re" and re.fullmatch(r"\w+(\|\w+)+(\|\\d\+)?", rest)):
             listed = ", ".join(re.split("[,|]", rest)).replace(r"\d+", "a number")
             return f"{'some' if kind == 'list' else 'one'} of {listed}"
         return table("causes/variables")["form"].get(kind, {}).get("words", "another form")
@@ -152,11 +152,8 @@ def prefixes() -> tuple[str, ...]:
 def is_kept(name: str) -> bool:
     """Whether a variable of this name may be kept: it is in the table, or of a known family without a name
     that sounds secret."""
-    return (
-        name in variables()
-        or name.startswith(prefixes())
-        and not name.startswith("NCCL_RUNBOOK_")
-        and not sounds_secret(name)
+    return name in variables() or (
+        name.startswith(prefixes()) and not name.startswith("NCCL_RUNBOOK_") and not sounds_secret(name)
     )
 
 

@@ -64,7 +64,10 @@ def ab(
     ] = False,
     collective: Annotated[
         str,
-        typer.Option(metavar="OP", help="Collective to run if you name no command. Roles: rank0, rank1, ..."),
+        typer.Option(
+            metavar="OP",
+            help="Collective to run if you name no command. In A and B, its ranks are @rank0, @rank1, ...",
+        ),
     ] = "all_reduce",
     size: Annotated[
         int,
@@ -78,7 +81,8 @@ def ab(
         str,
         typer.Option(
             metavar="MODEL",
-            help="Run a weight sync of this model instead of a command. Roles: trainer, engine.",
+            help="Run a weight sync of this model instead of a command. In A and B, its processes are "
+            "@trainer and @engine.",
         ),
     ] = "",
     method: Annotated[
@@ -217,6 +221,7 @@ def _end(
 
 
 def _document(compared: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
+    """What --json prints; its schema is schemas/ab.json."""
     ratios = [
         {"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n}
         for n in comparison_ratio.names(compared)

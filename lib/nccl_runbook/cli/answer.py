@@ -61,7 +61,7 @@ def in_a_folder(path: Path | None) -> Path | None:
 
 def _own_page(path: Path | None) -> Path | None:
     size = path.stat().st_size if in_a_folder(path) and path.is_file() else 0
-    if size > 1 << 22 or size and not (os.access(path, os.R_OK) and _TITLE in path.read_bytes()):
+    if size > 1 << 22 or (size and not (os.access(path, os.R_OK) and _TITLE in path.read_bytes())):
         leave(f"cannot write {path}: the file exists, and was not written by nccl-runbook")
     return path
 
@@ -79,7 +79,8 @@ def __getattr__(name: str) -> Any:
             Literal[FAIL_ON],
             typer.Option(
                 metavar="VERDICT",
-                help=f"Lowest verdict that gives an exit code other than 0: {', '.join(FAIL_ON)}.",
+                help="Mildest verdict that gives an exit code other than 0: broken (the most severe), "
+                "degraded or unknown. With never, every verdict gives exit code 0.",
             ),
         ],
         "JsonOption": Annotated[
@@ -99,8 +100,8 @@ def __getattr__(name: str) -> Any:
                 "--share",
                 callback=share,
                 help="Replace names of hosts, users, teams, buckets and folders, IP and MAC "
-                "addresses, and GPU UUIDs. The page still contains names of files, jobs "
-                "and models, so read it before you pass it on.",
+                "addresses, and GPU UUIDs in the answer. The answer still contains names of "
+                "files, jobs and models, so read the answer before you pass it on.",
             ),
         ],
         "HtmlOption": Annotated[
@@ -114,8 +115,8 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 metavar="FILE",
                 callback=in_a_folder,
-                help="Also save what the command read in this file. `look --record` judges such files "
-                "later, and joins the files of several hosts.",
+                help="Also write the stacks and process states to this file. `look --record` judges such "
+                "files later, and joins the files of several hosts.",
             ),
         ],
     }[name]
@@ -153,7 +154,7 @@ def _never_read(path: str) -> str:
     # to open a pipe would wait for whoever writes to it
     return (
         ""
-        if os.path.isfile(name) and not waits(name) or os.path.isdir(name)
+        if (os.path.isfile(name) and not waits(name)) or os.path.isdir(name)
         else (f"{path} is a pipe, a socket or a device, not a regular file; first copy its text into a file")
     )
 

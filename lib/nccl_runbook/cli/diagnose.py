@@ -40,14 +40,16 @@ def diagnose(
         list[str],
         answer.typer.Option(
             metavar="GOOD",
-            help="Files of a good run to compare with: its folder in outputs, records, logs, "
-            "scripts. Repeatable.",
+            help="Files of a good run to compare with: the folder that `run` wrote (outputs/<UTC time>), "
+            "records, logs or scripts. Repeatable.",
         ),
     ] = [],  # noqa: B006
     gpus: Annotated[
         int | None,
         answer.typer.Option(
-            metavar="N", help="GPUs per node, if the allocation does not contain this number.", min=1
+            metavar="N",
+            help="GPUs per node. Needed only if an allocation or launch line does not give this number.",
+            min=1,
         ),
     ] = None,
     gap: Annotated[

@@ -14,7 +14,7 @@ import typer
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap, counted, gaps_in
 from nccl_runbook.core.findings import Finding, Severity, exit_code, finding_row, verdict_of, worst_first
-from nccl_runbook.environment import judge as environment, read as probe, read_file as environment_file
+from nccl_runbook.environment import judge as judge_environment, read as probe, read_file as environment_file
 from nccl_runbook.environment.change import diff_of, variable_of
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.table import tables
@@ -24,8 +24,8 @@ def env(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="A launch script, the output of `env`, or a Slurm, Ray or YAML block. Write - "
-            "for standard input.",
+            help="A launch script, the output of the shell command `env`, or the environment block of "
+            "a Slurm, Ray or YAML file. Write - for standard input.",
             show_default=False,
         ),
     ] = None,
@@ -69,7 +69,7 @@ def env(
     looked_at = dataclasses.replace(
         looked_at, roles=[dataclasses.replace(role, **said_to_run) for role in looked_at.roles]
     )
-    findings = worst_first(environment.judge(looked_at))
+    findings = worst_first(judge_environment.judge(looked_at))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     # a note is no headline of a healthy job
@@ -101,7 +101,7 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
             else environment_file.read(str(file))
         )
         environment = (
-            role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was read"))
+            role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was examined"))
         )
     else:
         environment = probe.looks(pids)

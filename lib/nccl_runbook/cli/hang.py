@@ -76,20 +76,19 @@ def document(facts: Hang, judged: judge_silence.HangVerdict, verdict: str, code:
 
 
 def text(
-    facts: Hang, judged: judge_silence.HangVerdict, sentence: str, first: Finding, tables: list[Table]
+    facts: Hang, judged: judge_silence.HangVerdict, sentence: str, first: Finding, shown: list[Table]
 ) -> str:
     """The answer for a terminal, the leading sentence first."""
     from nccl_runbook.case.table import evidence_line, remedy
 
-    lines = [sentence, ""]
-    lines += map(evidence_line, judged.evidence[:8])
+    lines = [sentence, "", *map(evidence_line, judged.evidence[:8])]
     lines += [line for r in first.remedy for line in remedy(r)]
     lines += [f"next: {e.text.removeprefix('decides: ')}" for e in first.evidence if e.source == "next"]
     used = [f for f in facts.files if not f.problem]  # the others stand below
-    tables = tables[:-1]
+    shown = shown[:-1]
     if used:
-        tables.append(files_table(dataclasses.replace(facts, files=used)))
-    lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
+        shown.append(files_table(dataclasses.replace(facts, files=used)))
+    lines += [f"\n{table!r}" for table in shown if len(table.rows) <= 80]
     lines += [
         f"not used: {', '.join(names[:SHOWN])}"
         + (f" and {counted(len(names) - SHOWN, 'more file')}" if len(names) > SHOWN else "")

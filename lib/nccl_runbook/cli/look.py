@@ -118,7 +118,7 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
     recorded = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
     looks = whole_looks(recorded)
     if len(looks) < len(recorded):
-        answer.leave("a record was written by another version, or contains an incomplete sample")
+        answer.leave("a record was written by a different version, or contains an incomplete sample")
     return looks or answer.leave(
         f"{', '.join(map(str, paths))}: no record of a running job; nccl-look.pyz --live writes one"
     )

@@ -251,7 +251,8 @@ def _line(tried: Tried) -> str:
         "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}",
         "hung": f"HUNG: {tried.line}",
         "interrupted": tried.line,
-        "otherwise": tried.line or f"ended with exit code {tried.code}, without the line of --fail-on",
+        "otherwise": tried.line
+        or f"ended with exit code {tried.code}, but no line of its output matches --fail-on",
     }[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
     look = f"\n    {tried.look}" if tried.look else ""
@@ -279,7 +280,7 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
     elif otherwise:
         sentence = (
             f"none of {count} combinations showed the failure, but {len(otherwise)} ended with "
-            f"another error; see {shlex.quote(otherwise[0].logs[-1])}"
+            f"a different error; see {shlex.quote(otherwise[0].logs[-1])}"
         )
     code = 128 + stopped.received if stopped.received else 3 if failing else 4
     return {

@@ -83,7 +83,8 @@ def run(
         list[str],
         typer.Option(
             metavar="GOOD",
-            help="Files of a good run to compare with: its folder in outputs, records, logs. Repeatable.",
+            help="Files of a good run to compare with: the folder that `run` wrote (outputs/<UTC time>), "
+            "records or logs. Repeatable.",
         ),
     ] = [],  # noqa: B006
     record: Annotated[

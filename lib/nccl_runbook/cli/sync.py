@@ -62,24 +62,24 @@ def sync(
         ),
     ] = "",
     receivers_busy: Annotated[
-        str, typer.Option(metavar="LIST", help="Also measure while engines multiply matrices of these sizes.")
+        str, typer.Option(metavar="LIST", help="Sizes N: also measure while engines multiply N x N matrices.")
     ] = "",
     tensor_parallel: Annotated[
         int, typer.Option(metavar="N", min=1, help="Ranks per engine. Each rank holds a part of each tensor.")
     ] = 1,
     layers: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers; 0 means all.")] = 0,
     repeats: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Syncs per method. The first sync has its own column.")
+        int, typer.Option(metavar="N", min=1, help="Syncs per method; the table shows the first separately.")
     ] = 3,
     directory: Annotated[
         str,
         typer.Option(
-            metavar="DIR", help="Folder for the disk methods. A sync removes files of an interrupted sync."
+            metavar="DIR", help="Folder for disk methods. `sync` deletes files of an interrupted past sync."
         ),
     ] = "",
     allocation: Annotated[
         str,
-        typer.Option(metavar="STRING", help="Your AReaL allocation, which `sync` first plans on these GPUs."),
+        typer.Option(metavar="STRING", help="AReaL allocation string. `sync` also shows its placement."),
     ] = "",
     areal: Annotated[
         str, typer.Option(metavar="TAG", help="AReaL tag of --allocation. Default: the newest known tag.")
@@ -141,10 +141,8 @@ def sync(
     recommend a method for this machine."""
     if (
         sum(map(bool, (trace, pid, will_it_pay, arrived))) > 1
-        or areal
-        and not allocation
-        or link
-        and not will_it_pay
+        or (areal and not allocation)
+        or (link and not will_it_pay)
     ):
         answer.leave(
             "--areal needs --allocation, --link needs --will-it-pay, and you can use only one "
@@ -191,7 +189,7 @@ def sync(
 def _compared(
     step: Step, checkpoints: tuple[str, str] | None, link: str, digests: tuple[str, str] | None
 ) -> tuple[list[Any], tuple[str, ...], list[Table]]:
-    name, collect, judge, tables = (
+    name, collect, judge, table_makers = (
         (
             "pays",
             (
@@ -208,7 +206,7 @@ def _compared(
         else ("arrived", (read_arrived.collect, *(digests or ())), judge_arrived.judge, (arrival_table,))
     )
     compared = step.collect(name, *collect)
-    return judge(compared), (name,), [table(compared) for table in tables]
+    return judge(compared), (name,), [table(compared) for table in table_makers]
 
 
 def _own(
@@ -268,13 +266,13 @@ def _finish(
     step: Step,
     findings: list[Any],
     rests_on: tuple[str, ...],
-    tables: list[Table],
+    shown: list[Table],
     json: bool,
     html: Path | None,
     fail_on: str,
     received: int,
 ) -> None:
-    step.finish(findings, rests_on, tables)
+    step.finish(findings, rests_on, shown)
     record = step.redactor.json(step.record)
     info = RunInfo(
         id="sync",
@@ -288,7 +286,7 @@ def _finish(
     )
     document = verdict_document(info, [record])
     lines = [
-        *map(repr, tables[:-1] or tables),
+        *map(repr, shown[:-1] or shown),
         repr(StepView(record)),
         f"verdict: {document.verdict} (exit code {document.exit_code})",
     ]

@@ -185,12 +185,11 @@ class Cockpit:
         them; so is the fix's setting."""
         answer = self.case(None)
         test, lead = (answer.test, answer.lead) if answer else (None, None)
-        asked = test.steps if test else []
         self.plan.children = [
             self.boxes[step.name] for step, _ in plan(test, self.gathered.steps) if step.name in self.boxes
         ]
         for name, box in self.boxes.items():
-            box.value = name in asked if test else lead is None
+            box.value = name in test.steps if test else lead is None
         lines = (line for remedy in (lead.remedy if lead else ()) for line in remedy.lines)
         setting = " ".join(match[1] for match in map(_SETTINGS.fullmatch, lines) if match)
         self.fields["setting"].value = setting
@@ -199,10 +198,10 @@ class Cockpit:
     def values(self) -> dict[str, Any]:
         """The values for a run: plain variables, and the steps that read what was given, so that its page
         holds the answer."""
-        read = (
+        log_steps = (
             [r.step for r in self.gathered.records if r.step in (DUMPS, LOGS)] if self.material.logs else []
         )
-        return {**self.namespace, "steps": [*self._ticked(), *read] if self.namespace["steps"] else []}
+        return {**self.namespace, "steps": [*self._ticked(), *log_steps] if self.namespace["steps"] else []}
 
     def draw(self) -> None:
         """Show everything that depends on the fields, the answer and the run."""
@@ -232,7 +231,7 @@ class Cockpit:
             test = answer.test if answer else None
             hangs = not answer and self.fields["symptom"].value.startswith("hangs")
             first = "run" if not test or test.steps else ""
-            if hangs or test and test.line.startswith("nccl-runbook look"):
+            if hangs or (test and test.line.startswith("nccl-runbook look")):
                 first = "look"
             for name in ("look", "run"):
                 self.buttons[name].button_style = "primary" if name == first else ""
@@ -245,7 +244,7 @@ class Cockpit:
                 "names_pids": "pid:" in self.asked[1],
                 "is_looked_at": bool(self.material.pids),
                 "has_ended": has_ended(self.material),
-                "has_no_ranks": self.none_here or self.material.pids and not self.gathered.records,
+                "has_no_ranks": self.none_here or (self.material.pids and not self.gathered.records),
                 "taken": self.looks.last.taken[11:19] if self.looks.last else "",
                 "line": "" if refused or not self._ticked() else command_line(self.values(), self.notebooks),
                 "seconds": seconds,

@@ -89,7 +89,7 @@ def worlds_by_key(folder: Path | None) -> dict[Key, list[dict[str, Any]]]:
             world = json.loads(path.read_bytes())
             is_arm = step == ARMS and world["name"] in TESTS
             key = world["name"] if is_arm else tuple(sorted({*world["gpus"]}))
-            if is_arm or len(key) == 2 and (step == PAIRS or world["name"].startswith("pair ")):
+            if is_arm or (len(key) == 2 and (step == PAIRS or world["name"].startswith("pair "))):
                 rate = world["gb_per_s"]["all_reduce" if is_arm else "send_recv"]
                 by_key.setdefault(key, []).append({**world, "rate": rate})
     return by_key

@@ -140,12 +140,14 @@ class RunProcess:
             self.process.send_signal(signal.SIGTERM)
 
     def _read(self) -> None:
+        """Keep the lines that the run prints, and count its steps (runs in a thread)."""
         for line in self.process.stderr:
             if match := re.match(r"\[(\d+)/(\d+)\] (\S+)", line):
                 self.done, self.total = int(match[1]) - 1, int(match[2]) - 1  # 00-start tests nothing
             self.lines = (*self.lines[1 - LINES_KEPT :], line.rstrip("\n")[:LINE_CHARACTERS])
 
     def _watch(self) -> None:
+        """Report twice a second until the process ends, then read its answer (runs in a thread)."""
         while self.exit_code is None:
             self.on_change(self)
             # a run that does not heed SIGTERM; its kernel and ranks end with it

@@ -234,7 +234,8 @@ def collect(
         where = (
             f"roles: {', '.join(made.roles)}"
             if made.backend
-            else f"write {{{unknown[0]}}} into your command, before the process that has this role"
+            else f"write {{{unknown[0]}}} into your command, directly before the command of the process "
+            "with this role"
         )
         raise ValueError(f"role {unknown[0]!r} does not exist in this comparison ({where})")
     until, longest_s = time.monotonic() + budget_s, 1.0

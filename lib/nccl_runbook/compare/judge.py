@@ -189,8 +189,9 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
         return Finding(
             "no-difference",
             Severity.UNKNOWN,
-            "no difference between A and B seen, but so few runs could miss a difference by a factor of "
-            f"{'more than 100' if missed > 100 else f'{missed:.2g}'}. Use more rounds. {says}",
+            "no difference between A and B seen, but with so few runs, a difference by a factor of "
+            f"{'more than 100' if missed > 100 else f'up to {missed:.2g}'} could go unnoticed. Use more "
+            f"rounds. {says}",
         )
     if r.holds_one:
         return Finding("no-difference", Severity.OK, f"no difference between A and B seen. {says}", _said(c))

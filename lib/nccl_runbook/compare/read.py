@@ -29,7 +29,8 @@ from nccl_runbook.logs.file import text_of
 
 GRAMMAR = (
     "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the unchanged "
-    "environment. Separate several with blanks. Settings after @trainer apply only to the role trainer"
+    "environment. Separate several parts with spaces. A word such as @trainer applies the parts after "
+    "it only to that role: NCCL_DEBUG=INFO @trainer NCCL_P2P_DISABLE=1"
 )
 # of one process or session, not of a set-up: left as they are around the runbook
 _SESSION = re.compile(
@@ -174,7 +175,8 @@ def _fits(
     texts = [v for v in values if v is not None]
     if sounds_secret(name) or any(secrets.text(v) != v for v in texts):
         left_out[name] = (
-            "its name or value looks like a secret, so both set-ups keep the value around the runbook"
+            "its name or value looks like a secret, so both set-ups use the value from the environment "
+            "in which nccl-runbook was started"
         )
     elif any(re.search(r"\$\(|`|\$\{\w+[^\w}]|\$\w", v) for v in texts):
         left_out[name] = "only a shell can compute its value"
@@ -293,6 +295,6 @@ def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:
 def _preload(path: str, known: Mapping[str, str]) -> Env:
     if not os.path.isfile(path):
         raise ValueError(
-            f"there is no file {path} to preload, and the loader would silently ignore this path"
+            f"there is no file {path} to preload. The loader would only warn, and run without it"
         )
     return {"LD_PRELOAD": ":".join(filter(None, (path, known.get("LD_PRELOAD", ""))))}

@@ -127,6 +127,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first ``most`` names, and the number of the others: "a, b and 3 more"."""
+    return separator.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def rank_names(ranks: Sequence[object]) -> str:
     """ "rank 3", "ranks 1, 2"; for many ranks their number and the first eight."""
     return (

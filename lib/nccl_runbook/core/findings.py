@@ -111,7 +111,7 @@ def verdict(steps: Iterable[tuple[str, bool]]) -> str:
     steps_and_asked = list(steps)
     statuses = {status for status, _ in steps_and_asked}
     all_done = all(
-        status in ("ok", "note") or status == "skipped" and not asked for status, asked in steps_and_asked
+        status in ("ok", "note") or (status == "skipped" and not asked) for status, asked in steps_and_asked
     )
     healthy = "healthy" if statuses & {"ok", "note"} and all_done else "unknown"
     return "broken" if "broken" in statuses else "degraded" if "warn" in statuses else healthy

@@ -250,13 +250,13 @@ class Redactor:
     def _masked(self, text: str) -> str:
         """The text without secrets; lines with a prefix are read together without it, then each alone."""
         lines = text.split("\n")
-        texts = bodies(lines) if len(lines) > 1 else lines
-        if texts == lines:
+        without_prefix = bodies(lines) if len(lines) > 1 else lines
+        if without_prefix == lines:
             return self._without_known(text)
-        hidden = self._without_known("\n".join(texts)).split("\n")
+        hidden = self._without_known("\n".join(without_prefix)).split("\n")
         return "\n".join(
-            self._without_known(line.removesuffix(text) + masked)
-            for line, text, masked in zip(lines, texts, hidden)
+            self._without_known(line.removesuffix(body) + hidden_body)
+            for line, body, hidden_body in zip(lines, without_prefix, hidden)
         )
 
     def _without_known(self, text: str) -> str:

@@ -63,23 +63,25 @@ _ALONE, _ASSIGNED = (
 
 
 def bodies(lines: Sequence[str]) -> List[str]:
-    """The lines without what a logger, a launcher or a host put before each: a time, a rank, a name."""
+    """The lines without what a logger, a launcher or a host put before each: a time, a rank, a name. Words
+    with which a line begins like the line above or below it are such a prefix, too."""
     texts = [_PUT_BEFORE.sub("", line) for line in lines]
     starts = [_DIGIT.sub("0", text[:_WIDTH]) + " " for text in texts]
-    same = [0, *map(_same, starts, starts[1:]), 0]
-    own = [min(filter(None, (before, after)), default=0) for before, after in zip(same, same[1:])]
-    return [_PUT_BEFORE.sub("", text[end:]) if end else text for text, end in zip(texts, own)]
+    shared = [0, *map(_shared_prefix, starts, starts[1:]), 0]  # with the line above each, and below the last
+    # the shorter of the two prefixes, if a line shares one with both of its neighbours
+    prefixes = [min(filter(None, (above, below)), default=0) for above, below in zip(shared, shared[1:])]
+    return [_PUT_BEFORE.sub("", text[end:]) if end else text for text, end in zip(texts, prefixes)]
 
 
-def _same(start: str, other: str) -> int:
-    """Number of characters of the prefix that both have."""
+def _shared_prefix(start: str, other: str) -> int:
+    """Number of characters of the prefix that both have; 0 without one."""
     match = _SAME.match(os.path.commonprefix([start, other]))
     return match.end() if match else 0
 
 
 def masked_below(lines: Sequence[str], hidden: Callable[[str], str]) -> List[str]:
-    """The lines; where one may name a secret, as ``hidden``, which keeps line ends, leaves it and the lines
-    around it together."""
+    """The lines with secrets masked. A line that may name a secret, and the lines around it, are given to
+    ``hidden`` as one text; it returns that text with as many lines."""
     masked = list(lines)
     for at in range(0, len(masked), MOST_BELOW // 2):
         block = masked[at : at + MOST_BELOW]

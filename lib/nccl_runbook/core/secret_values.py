@@ -136,11 +136,8 @@ def _is_place(name: str, value: str) -> bool:
     the name."""
     is_file = bool(_FILE.search(name))
     is_folder = bool(PATH.match(value)) and len(_PART.findall(value)) > 1
-    return (
-        (is_file or name[-3:].lower() == "pwd")
-        and is_folder
-        or is_file
-        and (bool(_FILE.search(value)) or not NUMBERED.match(_LINE.sub("", value, count=1)))
+    return ((is_file or name[-3:].lower() == "pwd") and is_folder) or (
+        is_file and (bool(_FILE.search(value)) or not NUMBERED.match(_LINE.sub("", value, count=1)))
     )
 
 

@@ -111,9 +111,11 @@ def is_name(word: str, least: int = 1) -> bool:
     return (
         bool(_KIND.fullmatch(word))
         or len("".join(_CAPITALISED.findall(word))) >= max(8, len(word) / 3)
-        or not (word.islower() or word.isupper())
-        and len("".join(letters)) >= least * len(letters)
-        and all(map(_LETTERS.fullmatch, letters))
+        or (
+            not (word.islower() or word.isupper())
+            and len("".join(letters)) >= least * len(letters)
+            and all(map(_LETTERS.fullmatch, letters))
+        )
     )
 
 
@@ -131,7 +133,7 @@ def without_made(text: str, hidden: Callable[[str], str]) -> str:
 
 def _without_parts(match: Match[str], near: bool, hidden: Callable[[str], str]) -> str:
     """The word; of a path, each part that is random as a mask."""
-    if not match["word"] or len(match[0]) < ALONE and not near or _is_harmless_text(match[0], hidden):
+    if not match["word"] or (len(match[0]) < ALONE and not near) or _is_harmless_text(match[0], hidden):
         return match[0]
     parts = [match[0]] if _BASE64.fullmatch(match[0]) else match[0].split("/")
     for at, part in enumerate(parts):
@@ -141,7 +143,7 @@ def _without_parts(match: Match[str], near: bool, hidden: Callable[[str], str]) 
         is_key = is_made(piece, PIECE) and not is_cached and not is_name(part)
         if is_key and is_made(letters, ALONE):
             parts[at] = mask("token")
-        elif near and (is_key or is_password(part) and not is_name(part, LETTERS)):
+        elif near and (is_key or (is_password(part) and not is_name(part, LETTERS))):
             parts[at] = mask("named")
     return "/".join(parts)
 

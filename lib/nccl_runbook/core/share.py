@@ -154,7 +154,7 @@ def _is_word(name: str) -> bool:
 def _other(kind: str, name: str) -> str:
     """The other name of this one, which is known from now on. A host keeps its number: the order
     of hosts and Slurm's lists stay."""
-    if _NOBODYS.fullmatch(name) or kind == "host" and _is_word(name):
+    if _NOBODYS.fullmatch(name) or (kind == "host" and _is_word(name)):
         return name
     parts = re.fullmatch(_PARTS.get(kind, "(.*)()()"), name)
     first, number, domain = parts.groups("") if parts else (name, "", "")

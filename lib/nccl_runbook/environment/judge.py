@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from nccl_runbook.causes.tables import table
 from nccl_runbook.causes.variables import Variable, family, nearest, unread
-from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.facts import Gap, counted, listed
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment import judge_settings
 from nccl_runbook.environment.facts import Environment, Role
@@ -48,8 +48,8 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
         yield Finding(
             "unknown-names",
             Severity.NOTE,
-            "names that are not in our table, but that another program may read: "
-            f"{', '.join(names[:12])}{f' and {len(names) - 12} more' if len(names) > 12 else ''}"
+            "nccl-runbook does not know these names, but another program may read them: "
+            + listed(names, 12)
             + (
                 "; NCCL and PyTorch do not read these names, but a plugin may"
                 if any((r := family(n)) and r.is_complete for n in names)

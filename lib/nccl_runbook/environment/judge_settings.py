@@ -151,7 +151,7 @@ def conf_overridden(env: Environment) -> Iterator[Finding]:
                 (
                     Remedy(
                         "your launcher",
-                        "To use the setting of the host's file, unset the variable:",
+                        f"To use the value from {path}, unset the environment variable:",
                         (f"unset {name}",),
                     ),
                 ),
@@ -178,7 +178,8 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
         )
     shared = Remedy(
         "your launcher",
-        "Containers of one host that communicate through NCCL must share /dev/shm:",
+        "On one host, NCCL uses P2P and shared memory only between ranks that have the same /dev/shm and "
+        "the same host name (or NCCL_HOSTID). Let the containers share /dev/shm:",
         ("docker run --ipc=host IMAGE",),
     )
     network = Remedy(
@@ -212,19 +213,19 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
 def _differ(
     env: Environment, what: str, key: str, values: list[str | Gap], severity: Severity, *remedy: Remedy
 ) -> Iterator[Finding]:
-    known = [
+    shown = [
         (index, env.roles[index].name, value)
         for index, value in enumerate(values)
         if not isinstance(value, Gap)
     ]
-    if len({value for _, _, value in known}) > 1:
+    if len({value for _, _, value in shown}) > 1:
         yield Finding(
             "roles-differ",
             severity,
-            f"{what}: different values in {', '.join(f'{role} ({value})' for _, role, value in known)}",
+            f"{what}: different values in {', '.join(f'{role} ({value})' for _, role, value in shown)}",
             tuple(
                 Evidence(f"{role}: {what}={value}", f"environment.roles[{i}].{key}")
-                for i, role, value in known
+                for i, role, value in shown
             ),
             remedy,
         )

@@ -221,20 +221,14 @@ def _is_code(match: re.Match[str], in_program: bool) -> bool:
     stands in quotes are values."""
     bare = (match["b"] or "").rstrip(",})")
     before = match[0][: match.start("b") - match.start()].rstrip()  # of a long line only this match
-    named = (
-        before.endswith(("=", ","))
-        or bool(match["b"])
-        and match["b"] != bare
-        and before.endswith(('":', "':"))
+    named = before.endswith(("=", ",")) or (
+        bool(match["b"]) and match["b"] != bare and before.endswith(('":', "':"))
     )
-    return (
-        bool(_EXPRESSION.match(bare))
-        or in_program
+    return bool(_EXPRESSION.match(bare)) or (
+        in_program
         and (
             bare in ("null", "Null", "NULL", "~", "None")  # a name that is not set, in YAML and Python
-            or named
-            and bare.replace(".", "").isidentifier()
-            and bare.lower() not in ("true", "false")
+            or (named and bare.replace(".", "").isidentifier() and bare.lower() not in ("true", "false"))
         )
     )
 
@@ -266,7 +260,9 @@ def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
         )
     if all(len(data) <= _EXTENDED for data in bridges.values()):
         return Gap(
-            "no-permission", "only root can read PCI access control (ACS): sudo lspci -vvv | grep -i acsctl"
+            "no-permission",
+            "only root can read whether PCIe Access Control Services (ACS) are on: "
+            "sudo lspci -vvv | grep -i acsctl",
         )
     return sorted(bus for bus, data in bridges.items() if _control(data) & _REDIRECTS)
 

@@ -199,10 +199,13 @@ def _missing(fleet: Fleet) -> list[Finding]:
             Evidence(f"last record: {then}" if then else "no record in any night", node)
             for node, then in fleet.last_answers.items()
         ]
-        text = f"{rules.names(nodes)} wrote no readable record in the night of {night}."
+        text = f"{rules.names(nodes)} wrote no readable record on the night of {night}."
         return [Finding("fleet-node-missing", Severity.UNKNOWN, text, tuple(last[:8]), (LOOK_AGAIN,))]
     if isinstance(fleet.expected, Gap) and len(fleet.history.lines) < 2:
-        text = "In the first night, nodes that wrote no record are not known. Name all nodes with --nodes."
+        text = (
+            "On the first night, nccl-runbook does not know which nodes should have written a record. "
+            "Name all nodes with --nodes."
+        )
         return [Finding("fleet-members-unknown", Severity.NOTE, text)]
     return []
 
@@ -250,7 +253,7 @@ def _repeated(night: Night) -> list[Finding]:
             f" {counted(len(nodes) - 1, 'more node')} also wrote several records." if len(nodes) > 1 else ""
         )
         text = (
-            f"{node} wrote {len(ended)} records of {step} in one night.{more} The facts come from the "
+            f"{node} wrote {len(ended)} records of {step} on one night.{more} The facts come from the "
             "latest record, but a failure in any of the records counts."
         )
         findings.append(Finding("fleet-node-repeated", Severity.NOTE, text))

@@ -36,14 +36,14 @@ def _files(folder: Path) -> Iterator[Path]:
     a link that leads nowhere."""
     errors: list[OSError] = []
     walked = set[str]()
-    for above, folders, names in os.walk(folder, onerror=errors.append, followlinks=True):
+    for above, folders, files in os.walk(folder, onerror=errors.append, followlinks=True):
         if os.path.realpath(above) in walked:  # a link to it
             folders.clear()
             continue
         walked.add(os.path.realpath(above))
-        for path in (Path(above, name) for name in names):
+        for path in (Path(above, file) for file in files):
             is_record = path.suffix == ".json" and path.name not in NOT_RECORDS
-            if is_record and os.path.isfile(path) or not os.path.exists(path):
+            if (is_record and os.path.isfile(path)) or not os.path.exists(path):
                 yield path
     yield from (Path(error.filename) for error in errors)
 

@@ -39,8 +39,7 @@ def deviating(fleet: Fleet) -> list[Line]:
         for line in fleet.lines.values()
         if line.odd
         or line.node in sometimes
-        or line.status not in ("ok", "note")
-        and (line.status, line.reason) not in common
+        or (line.status not in ("ok", "note") and (line.status, line.reason) not in common)
     ]
     return sorted(chosen, key=lambda line: (ROWS.index(line.status), -len(line.odd), line.node))
 
@@ -99,6 +98,7 @@ def _outcomes(fleet: Fleet, rows: list[list[str | Cell]]) -> str:
 
 
 def _why(fleet: Fleet, line: Line) -> str:
+    """The reason of the node's status; of a missing node, when it last answered."""
     if line.status == MISSING:
         last = fleet.last_answers.get(line.node, "")
         return f"no record since {last}" if last else "no record in any night"
@@ -106,6 +106,7 @@ def _why(fleet: Fleet, line: Line) -> str:
 
 
 def _tone(status: str) -> str:
+    """The status as the tone of a cell."""
     return {MISSING: "unknown", "running": "unknown", "skipped": "muted", "ok": ""}.get(status, status)
 
 

@@ -92,7 +92,7 @@ def _hidden(machine: Machine, selection: Selection) -> list[int]:
 
 
 def indices_differ(machine: Machine) -> Iterator[Finding]:
-    """CUDA numbers the GPUs in another order than nvidia-smi: fastest first, unless
+    """CUDA numbers the GPUs in a different order from nvidia-smi: fastest first, unless
     CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     indices = gpu_health.indices_by_cuda(machine)
     in_order = sorted(i for i in indices if i is not None)
@@ -100,7 +100,7 @@ def indices_differ(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "indices-differ",
             Severity.NOTE,
-            "CUDA numbers the GPUs in another order than nvidia-smi",
+            "CUDA numbers the GPUs in a different order from nvidia-smi",
             (
                 Evidence(
                     ", ".join(f"CUDA device {c} is nvidia-smi's GPU {i}" for c, i in enumerate(indices)),
@@ -126,9 +126,9 @@ def views_agree(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "views-agree",
             Severity.OK,
-            f"NVML lists {len(nvml.gpus)} and a new rank can use {counted(len(cuda.gpus), 'GPU')} "
-            f"({', '.join(sorted({g.name for g in cuda.gpus}))}). No fault counter, link or clock "
-            "stands out",
+            f"NVML lists {counted(len(nvml.gpus), 'GPU')}, and a new rank can use "
+            f"{counted(len(cuda.gpus), 'GPU')} ({', '.join(sorted({g.name for g in cuda.gpus}))}). No fault "
+            "counter, link or clock looks unusual",
             (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),),
         )
 

@@ -64,8 +64,10 @@ _HAS: dict[str, Callable[[NvmlGpu, Machine], bool]] = {
     "mode": lambda g, _: g.compute_mode in EXCLUSIVE,
     "mode-taken": lambda g, _: (
         g.compute_mode == "prohibited"
-        or g.compute_mode in EXCLUSIVE
-        and any(o.kind != "graphics" and not o.is_ours for o in known(g.owners))
+        or (
+            g.compute_mode in EXCLUSIVE
+            and any(o.kind != "graphics" and not o.is_ours for o in known(g.owners))
+        )
     ),
     "mig": lambda g, _: isinstance(g.mig, Mig) and g.mig.is_enabled,
     "mig-empty": lambda g, _: isinstance(g.mig, Mig) and g.mig.is_enabled and not g.mig.instances,

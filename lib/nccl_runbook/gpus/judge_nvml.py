@@ -8,7 +8,7 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.machine.facts import DeviceFile, Machine, NvmlGpu
 
-KERNEL_LOG = ("sudo dmesg -T | grep -iE 'NVRM|Xid|AER' | head -50", "nvidia-smi -q > nvidia-smi-q.txt")
+KERNEL_LOG = ("sudo dmesg -T | grep -iE 'NVRM|Xid|AER' | tail -50", "nvidia-smi -q > nvidia-smi-q.txt")
 
 
 def nvml_gpus(machine: Machine) -> list[NvmlGpu | Gap]:

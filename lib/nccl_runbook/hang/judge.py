@@ -58,7 +58,7 @@ def judge_hang(hang: Hang) -> HangVerdict:
             cause="peer-crashed",
             status="possible",
             evidence=tuple(map(quoted, first)),
-            decides="chronyc tracking   # on both hosts: how far its clock is off",
+            decides="chronyc tracking   # on each of the hosts: how far the clock of that host is off",
         )
     elif not hang.dumps and (quiet := silent(hang, known_graph)):
         verdict = fell_silent(hang, known_graph, quiet)
@@ -72,6 +72,7 @@ def judge_hang(hang: Hang) -> HangVerdict:
 
 
 def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerdict:
+    """The verdict on these ranks. The worst kind of fault leads; other ranks that wait are victims."""
     lead = min(accused, key=lambda a: (_WORST.index(a.kind), a.rank))
     ranks = tuple(a.rank for a in accused)
     waits = [w for w in graph.all() if w.rank not in ranks]
@@ -81,16 +82,13 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
             | ({d.rank for d in hang.dumps} - set(ranks) if lead.kind == "slow" else set())
         )
     )
-    where = Counter(graphs.called(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(
-        1
-    )
+    calls = Counter(graphs.called(hang, w) for w in waits if not w.on or set(w.on) & set(ranks))
     collective = (
-        where[0][0]
-        if where
-        else f"{lead.op.call} {lead.op.seq} of {graphs.group_name(hang, lead.group)}"
-        if lead.op
-        else ""
+        calls.most_common(1)[0][0]
+        if calls
+        else (f"{lead.op.call} {lead.op.seq} of {graphs.group_name(hang, lead.group)}" if lead.op else "")
     )
+    # the wait whose call the sentence about the lead names last
     missed = max(
         (w for w in waits if graphs.called(hang, w) in lead.says),
         key=lambda w: lead.says.index(graphs.called(hang, w)),
@@ -100,16 +98,19 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
     # a wrong call is wrong at any time
     is_wrong_call = any(g.differences for g in hang.groups if g.name == lead.group)
     undated = [] if is_wrong_call else _undated(hang, lead, waits)
-    there = len({w.rank for w in waits if graphs.called(hang, w) == collective}) or len(victims)
-    who = [
+    waiting_there = len({w.rank for w in waits if graphs.called(hang, w) == collective}) or len(victims)
+    clauses = [
         *(f"rank {a.rank} {a.says}" for a in accused[:3]),
         *([f"and {len(accused) - 3} more ranks"] if len(accused) > 3 else []),
     ]
     if victims and collective:
         # the number of a wrong call stands behind another name
         place = "there" if f" {collective.partition(' ')[2]}" in lead.says else f"in {collective}"
-        others = f", and {len(victims) - there} more ranks wait elsewhere" if there < len(victims) else ""
-        who.append(f"{counted(there, 'rank')} wait{'s' if there == 1 else ''} {place}{others}")
+        others = len(victims) - waiting_there
+        clauses.append(
+            f"{counted(waiting_there, 'rank')} wait{'s' if waiting_there == 1 else ''} {place}"
+            + (f", and {others} more ranks wait elsewhere" if others else "")
+        )
     counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     witnesses = [
         *(e for a in accused[:8] for e in a.evidence),
@@ -120,7 +121,7 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         kind="skipped" if uneven and lead.kind == "order" else lead.kind,
         culprits=ranks,
         victims=victims,
-        sentence=f"{counts}{': ' if uneven else ''}{'; '.join(who)}.",
+        sentence=f"{counts}{': ' if uneven else ''}{'; '.join(clauses)}.",
         collective=collective,
         frame=lead.frame,
         cause=_cause(hang, lead),
@@ -139,7 +140,8 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
     """What a reader must know if nothing shows that the job stood still: no time-out, and the files have
     no time, or that of a copy."""
     stood = any(
-        w.op.state == "timed-out" or w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S
+        w.op.state == "timed-out"
+        or (w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S)
         for w in waits
     )
     by_dumps = {"skipped", "unmatched", "gpu-stuck", "host-busy"} - {
@@ -149,9 +151,9 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
         return []
     return [
         Evidence(
-            "these files do not show when the dumps were written (they are copies, or from an "
-            "archive). If the job was still running, a healthy rank one step behind looks the same. "
-            "To decide, take more dumps ten seconds later",
+            "the files do not show when the dumps were written, because the files are copies or come "
+            "from an archive. If the job was still running, a healthy rank that is one step behind "
+            "looks like a rank that never reached the call. To decide, take dumps again ten seconds later",
             UNDATED,
         )
     ]
@@ -268,7 +270,7 @@ def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, 
                 (
                     "from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
                     "check_minibatches(minibatches=(len(responses), world_size))   "
-                    "# its message shows 3 // 4 = 0",
+                    "# for 3 responses and 4 ranks, the message shows 3 // 4 = 0",
                 ),
             ),
         )
@@ -278,8 +280,9 @@ def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, 
             if verdict.decides
             else Remedy(
                 "you",
-                "Read the code around the line where the rank is. The rank is too late for the timeout, "
-                "or took a branch without the call. Every rank of a group must make the same calls.",
+                "Read the code around the line where the rank is. The rank reaches the collective only "
+                "after the timeout, or took a branch that does not call the collective. Every rank of a "
+                "group must make the same calls.",
             )
         ]
     decides = (

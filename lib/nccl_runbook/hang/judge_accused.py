@@ -35,7 +35,7 @@ def accuse(hang: Hang, graph: Graph) -> list[Accused]:
                 wait,
                 "gpu-stuck",
                 f"issued {called(hang, wait)}{_line(wait.op)}, but its GPU never finished this "
-                "collective; all other GPUs finished or started it",
+                "collective, although the GPUs of most other ranks started or finished the collective",
                 f"rank {rank}",
             )
             for rank, wait in sorted({**not_started(hang, graph), **stuck(hang, graph)}.items())
@@ -134,9 +134,12 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
             if alone
             else f"never reached {called(hang, wait)}"
         )
-        + f"; {where}" * bool(where)
-        + "; this rank completed all collectives that it issued, and then issued no more"
-        * (kind == "host-busy" and stack is None)
+        + (f"; {where}" if where else "")
+        + (
+            "; this rank completed all collectives that it issued, and then issued no more"
+            if kind == "host-busy" and stack is None
+            else ""
+        )
     )
     evidence = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     # numbers of other groups, and of p2p, count on their own
@@ -228,8 +231,9 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
     stopped and busy ranks look alike. If all others lost a connection, the first one lost it to a rank that
     ended."""
     mute, dumped = unheard(hang.logs), {f.rank for f in hang.files if f.what == "dump"}
-    candidates = {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
-    candidates |= {r.rank for r in mute} - dumped
+    candidates = ({r.rank for r in mute} - dumped) | (
+        {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
+    )
     quiet = {
         r.rank: r.last
         for r in [*hang.logs.ranks, *mute]
@@ -238,7 +242,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
     spoke = [
         r
         for r in hang.logs.ranks
-        if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)
+        if r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text))
     ]
     if (
         not candidates <= set(quiet) - dumped
@@ -250,7 +254,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
         r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke
     )
     kind, why = (
-        ("dead", "it ended, because the other ranks lost their connections to this rank")
+        ("dead", "the rank ended: the other ranks report that they lost their connection to this rank")
         if lost
         else ("unknown", "the files do not show whether the rank was killed, stopped or busy")
     )

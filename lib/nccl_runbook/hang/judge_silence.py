@@ -159,7 +159,7 @@ def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
         return waiting(
             "order",
             sentence=f"the ranks wait for each other: {there}. The files do not show which rank called the "
-            "collectives in another order.",
+            "collectives in a different order from the other ranks.",
             cause=CAUSE["order"],
             status="possible",
             decides=STACK_LINE,
@@ -232,7 +232,7 @@ def nothing_open(hang: Hang) -> HangVerdict:
             (),
             (),
             "the usable dumps show no unfinished operation, but other dumps cannot be used.",
-            decides="collect the dumps that could not be read again (the list of files says why)",
+            decides="collect once more the dumps that could not be read (the list of files gives the reason)",
         )
     late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in judge_odd.late(hang).items())
     if late:
@@ -259,7 +259,7 @@ def nothing_open(hang: Hang) -> HangVerdict:
         evidence=(
             Evidence(
                 f"a slow rank is reported only if it arrives last, by {graphs.LATE_MS:.0f} ms or more, "
-                "in most of at least 16 operations of all ranks (Gloo, torch 2.13)",
+                "in most of at least 16 operations of all ranks (measured with Gloo and torch 2.13)",
                 "dumps",
             ),
         )

@@ -131,7 +131,7 @@ def _members(readings: dict[int, Reading], logged: set[int]) -> dict[Key, bool]:
     for rank, reading in readings.items():
         for name, (desc, ranks) in reading.members.items():
             everybody |= set(ranks)
-            if name in reading.columns or rank in ranks and name:
+            if name in reading.columns or (rank in ranks and name):
                 groups[
                     name, desc or (reading.columns[name].desc if name in reading.columns else ""), ranks
                 ] = True
@@ -235,12 +235,13 @@ def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
         rank: [
             set(names) if level == 2 else set(usual.get(place, ())) - set(names)
             for step, (level, place, names) in reading.steps.items()
-            if level == 2
-            and holders[step] <= max(1, len(readings) // 4)
-            or level == 1
-            and holders[step] == 1
-            and passed[place] > 2
-            and used[names[0].rpartition(" ")[0]] == len(readings)
+            if (level == 2 and holders[step] <= max(1, len(readings) // 4))
+            or (
+                level == 1
+                and holders[step] == 1
+                and passed[place] > 2
+                and used[names[0].rpartition(" ")[0]] == len(readings)
+            )
         ]
         for rank, reading in readings.items()
     }

@@ -62,7 +62,7 @@ class Worlds:
         where = [h for h in hosts for _ in range(counts[h])]
         world, began = next(self._numbers), time.monotonic()
         if self.agents.left(deadline_s) < deadline_s:
-            why = f"the time budget has less than the {deadline_s:.0f} s left that this test needs"
+            why = f"this test needs {deadline_s:.0f} s, but less of the time budget is left"
             return HostWorld(name, list(hosts), [], 0.0, backend, not_run=why)
         ranks = {n: RankResult(n, "late") for n in range(len(where))}
         meeting = self._free_port(hosts[0])
@@ -139,7 +139,9 @@ class Worlds:
             for host, first in list(open_hosts.items()):
                 report = _next(self.agents.agents[host], POLL_S / len(hosts))
                 if "lost" in report or "gone" in report:
-                    lost[host] = str(report.get("lost", "the process that started its ranks was killed"))
+                    lost[host] = str(
+                        report.get("lost", "the process that started the test ranks on this host was killed")
+                    )
                     self.agents.agents[host].is_warm = False
                     del open_hosts[host]
                     for other in open_hosts:

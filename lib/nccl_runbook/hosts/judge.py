@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.causes.causes import remedies_for
-from nccl_runbook.core.facts import Evidence, Gap, counted, grouped
+from nccl_runbook.core.facts import Evidence, Gap, counted, grouped, listed
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import Difference, HostFacts, Hosts
 
@@ -43,8 +43,7 @@ def rule_of(path: str) -> dict[str, Any] | None:
 
 def names(hosts: Sequence[str]) -> str:
     """Hosts in a sentence; for many hosts the first ones and the number of the rest."""
-    more = f" and {len(hosts) - LIST_MOST} more" if len(hosts) > LIST_MOST else ""
-    return ", ".join(hosts[:LIST_MOST]) + more
+    return listed(hosts, LIST_MOST)
 
 
 def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
@@ -70,7 +69,7 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
             if (value := _unsaid(path, h, rule, path in above)) is not None
         ]
         by_value = grouped(values)
-        if len(by_value) < 2 or len(hosts) > 2 and len(by_value) == len(values) and not rule:
+        if len(by_value) < 2 or (len(hosts) > 2 and len(by_value) == len(values) and not rule):
             continue
         ranked = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
         kind = rule.get("name") or re.sub(r"\[\d+\]", "[*]", path)
@@ -78,7 +77,7 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
         by_values.setdefault(key, []).append(path)
     return sorted(
         (
-            Difference(kind, paths, {value: list(names) for value, names in ranked}, how)
+            Difference(kind, paths, {value: list(hosts_of) for value, hosts_of in ranked}, how)
             for (kind, how, ranked), paths in by_values.items()
         ),
         key=lambda d: (d.severity != "warn", len(d.odd), d.name, d.paths),

@@ -119,7 +119,7 @@ def _remedies(kind: str, cause: str, path: TcpPath) -> tuple[Remedy, ...]:
         text = f"Map the name {path.target} to its own address on every node, in /etc/hosts or DNS."
         return (Remedy("the administrator", text, (f"getent ahostsv4 {path.target}",)),)
     commands = {
-        "large-lost": (f"ping -M do -s 1472 -c 3 {path.address}", f"tracepath -n {path.address}"),
+        "large-lost": ("ip link", f"ping -M do -s SIZE -c 3 {path.address}", f"tracepath -n {path.address}"),
         "no-route": (f"ip route get {path.address}",),
     }
     return tuple(

@@ -173,8 +173,8 @@ def _finding(world: HostWorld) -> Finding:
         )
     evidence = tuple(
         Evidence(
-            f"rank {r.rank} on {h}: {r.outcome} {'' if r.code is None else r.code}, "
-            f"last began {world.last_begun(r) or 'nothing'}. {_last(r)}",
+            f"rank {r.rank} on {h}: {r.outcome} {'' if r.code is None else r.code}; the last operation "
+            f"that this rank began: {world.last_begun(r) or 'none'}. {_last(r)}",
             world.name,
         )
         for r, h in zip(world.ranks, world.hosts, strict=True)

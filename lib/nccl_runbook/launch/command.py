@@ -197,7 +197,7 @@ def compiled(figure: str) -> Pattern:
         pattern = re.compile(figure)
     except re.error as error:
         raise ValueError(f"--figure {figure!r} is not a regular expression: {error}") from None
-    if figure and not (pattern.groups == 1 or pattern.groups and len(pattern.groupindex) == pattern.groups):
+    if figure and not (pattern.groups == 1 or (pattern.groups and len(pattern.groupindex) == pattern.groups)):
         raise ValueError(
             f"--figure {figure!r} needs a group around the number, such as 'sync ([0-9.]+) s', or "
             "several named groups"

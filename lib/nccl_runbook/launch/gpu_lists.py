@@ -34,8 +34,9 @@ def gpu_ranges(text: str) -> List[Tuple[int, int]]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise ValueError(
-                f"gpus: {part.strip()!r} {'begins above its end' if match else 'is not a GPU index'}"
-                f"{' or is too large' * (match is None)}; write all, 0,1 or 0-3"
+                f"gpus: {part.strip()!r} "
+                f"{'begins above its end' if match else 'is not a GPU index or is too large'}; "
+                "write all, 0,1 or 0-3"
             )
         ranges.append((first, last))
     return ranges

@@ -80,6 +80,7 @@ class WarmLink:
         return ": ".join(filter(None, (killed, last))) or "it did not answer"
 
     def _live(self) -> None:
+        """Start the process, send it its source, and wait for its end (runs in a thread)."""
         try:
             self.process = subprocess.Popen(
                 # ssh gives its words to a shell of the other host, joined by blanks
@@ -115,13 +116,16 @@ class WarmLink:
 
     @staticmethod
     def _read(stream: IO[bytes], take: Callable[[bytes], None]) -> None:
+        """Give each line of the stream to ``take`` until the stream ends (runs in a thread)."""
         for line in iter(lambda: stream.readline(LINE_BYTES), b""):
             take(line)
 
     def _note(self, line: bytes) -> None:
+        """Keep a line that is no report, for the message of an error."""
         self.errors.append(clipped(line.decode("utf-8", "replace").rstrip(), LINE_CHARACTERS))
 
     def _take(self, line: bytes) -> None:
+        """A line of standard output: a report, or what a launcher in the prefix prints."""
         report = None
         with contextlib.suppress(ValueError):
             report = json.loads(line)
@@ -134,6 +138,7 @@ class WarmLink:
             self.on_report(report)
 
     def _write(self, data: bytes) -> None:
+        """Send these bytes; nothing happens if the process has ended."""
         # if the process has ended, the reader thread reports that
         with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.write(data)

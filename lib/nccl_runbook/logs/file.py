@@ -105,12 +105,8 @@ def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         return Gap("failed", f"{path!r} cannot be opened: {getattr(error, 'strerror', None) or error}")
     mode = os.fstat(handle).st_mode
-    if (
-        stat.S_ISREG(mode)
-        and not waits(os.path.expanduser(path))
-        or piped
-        and stat.S_ISFIFO(mode)
-        and path.startswith(HELD)
+    if (stat.S_ISREG(mode) and not waits(os.path.expanduser(path))) or (
+        piped and stat.S_ISFIFO(mode) and path.startswith(HELD)
     ):
         return open(handle, "rb")
     os.close(handle)

@@ -9,7 +9,7 @@ READ_BY_HANG = "`nccl-runbook hang`"  # in the words for what is left to hang
 DUMP = f"a flight-recorder dump: {READ_BY_HANG} reads it"
 DAMAGED = "not a flight-recorder dump, or a damaged dump"  # by a name as torch gives it (2.2 to 2.11)
 DUMP_NAME = re.compile(r"(?:nccl|comm_lib)_trace_rank_?\d{1,7}$")
-_ASIDE = f"read as text by this command; {READ_BY_HANG} compares the stacks of all ranks"
+_ASIDE = f"{READ_BY_HANG} compares the stacks of all ranks"
 
 # (what it looks like, what it is and who reads it, whether its text is still a log); the
 # first that matches names it
@@ -26,8 +26,12 @@ _KINDS = (
         f"stacks of py-spy: {_ASIDE}",
         True,
     ),
-    (r'"communicators_count"\s*:', f"an answer of NCCL's RAS: {_ASIDE}", False),
-    (r"(?m)^Group +Comms +Nodes +Ranks\b|^Job summary\n=+$", f"an answer of NCCL's RAS: {_ASIDE}", True),
+    (r'"communicators_count"\s*:', f"an answer of NCCL's RAS: {READ_BY_HANG} reads it", False),
+    (
+        r"(?m)^Group +Comms +Nodes +Ranks\b|^Job summary\n=+$",
+        f"an answer of NCCL's RAS: {READ_BY_HANG} reads it",
+        True,
+    ),
     # where a process crashed, not where ranks wait
     (r"(?m)^Fatal Python error: (?:Segmentation fault|Bus error|Illegal instruction|Floating)", "", True),
     (

@@ -174,7 +174,7 @@ class Source:
     def _text(self) -> Iterator[bytes]:
         head = self._head + self.file.read(CHUNK_BYTES)
         name = encoding(head)
-        if head.startswith(_BINARY) or not name and len(head.translate(None, _CONTROLS)) < 0.95 * len(head):
+        if head.startswith(_BINARY) or (not name and len(head.translate(None, _CONTROLS)) < 0.95 * len(head)):
             self.problem = (
                 DUMP
                 if b"pg_config" in head or b"nccl_version" in head

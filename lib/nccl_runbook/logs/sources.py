@@ -118,8 +118,8 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
     try:
         mode = stat.S_IFREG if path == "-" else os.stat(path).st_mode
         if not stat.S_ISDIR(mode):
-            is_text = (
-                stat.S_ISREG(mode) and not waits(path) or stat.S_ISFIFO(mode) and path.startswith(HELD)
+            is_text = (stat.S_ISREG(mode) and not waits(path)) or (
+                stat.S_ISFIFO(mode) and path.startswith(HELD)
             )  # <(kubectl logs pod-0)
             yield (
                 path,
@@ -179,7 +179,7 @@ def _unpacked(path: str, file: BinaryIO, limit: Limit) -> Iterator[Source]:
         tar = text.read(512)[257:262] == b"ustar"
         text.seek(0)
         # checkpoints and wheels are zips, too
-        if not (tar or head.startswith(ZIP) and path.lower().endswith(".zip")):
+        if not (tar or (head.startswith(ZIP) and path.lower().endswith(".zip"))):
             yield Source(path, size, text, limit=limit)
             return
         archived = text if unpack else Metered(file, limit, "plain" if tar else "packed")

@@ -112,7 +112,7 @@ def who_says(text: str) -> Said:
     again = _REPEATED.search(rest) if "repeated " in rest else None
     times = 1 + min(int(again.group(1)), 10**6) if again else 1
     # in a line that NCCL begins no time is left: it puts it in front of all
-    time = time if time or nccl and not nccl.start() else _time(rest)
+    time = time if time or (nccl and not nccl.start()) else _time(rest)
     return Said(rest[: again.start()].rstrip() if again else rest, rank, host, pid, time, times)
 
 
@@ -160,10 +160,10 @@ class Clocks:
         if match:
             self.note(f"{match[0]}{match[1]}".lower(), clock(line), line.time)
 
-    def note(self, event: str, clock: str, at: float) -> None:
-        """Record that ``clock`` showed the event at ``at`` seconds."""
+    def note(self, event: str, clock_name: str, at: float) -> None:
+        """Record that the clock of this name showed the event at ``at`` seconds."""
         if len(self._seen) < MAX_EVENTS or event in self._seen:
-            self._seen.setdefault(event, {}).setdefault(clock, at)
+            self._seen.setdefault(event, {}).setdefault(clock_name, at)
 
     def offsets(self) -> list[ClockOffset]:
         """Every clock with enough events in common with the best connected one (offset 0), directly or

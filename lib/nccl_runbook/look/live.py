@@ -45,7 +45,7 @@ def look(
     """The facts of one look; ``say`` and ``keep`` receive the first evidence at once. ValueError if no named
     process is a rank any more, and one is not readable or has ended."""
     if not 0 <= gap_s <= 3600:
-        raise ValueError(f"gap: {gap_s:g} is not from 0 to 3600 seconds")
+        raise ValueError(f"gap: {gap_s:g} is out of range. The gap must be between 0 and 3600 seconds")
     looking = Look(pids)
     # process 1 may itself be a rank, in a container without a launcher
     if (
@@ -53,7 +53,10 @@ def look(
         and 1 not in [r.pid for r in looking.ranks]
         and (below := [r.launcher for r in looking.ranks if r.launcher != 1])
     ):
-        raise ValueError(f"process 1 is above every job here: name a rank or a launcher, such as {below[0]}")
+        raise ValueError(
+            "process 1 is the ancestor of every job here. Name the pid of one rank or launcher, such as "
+            f"{below[0]}"
+        )
     first = looking.first()
     # a named one may have ended since it was checked
     if not first.ranks and (
@@ -123,8 +126,8 @@ def first_text(look: Live, pids: Sequence[int] = ()) -> str:
     """The first evidence as text, before a hang can be judged. ``pids``: named ones."""
     if not look.ranks:
         return f"{look.host}: no hung job found. " + (
-            f"Process {' and '.join(map(str, pids))} and its children have no torch loaded and no "
-            "rank in their environment"
+            f"Neither process {' nor '.join(map(str, pids))} nor any child process has loaded torch or has a "
+            "rank in its environment"
             if pids
             else "No process of this user has a rank in its environment, or uses torch and is "
             "connected to another process. Run this as the job's user, or name a rank with --pid"

@@ -72,8 +72,8 @@ def _add(
     """One more sample of a process. Half a stack, as py-spy sees now and then beside a running
     process, is no end of a sync."""
     phase = joint([phase_of([f"{f.function} {f.file}" for f in stack.frames]) for stack in stacks], IN_ONE)
-    whole = (
-        not stacks or stacks[0].frames[-1:] and stacks[0].frames[-1].function.rpartition(".")[2] in OUTERMOST
+    whole = not stacks or (
+        stacks[0].frames[-1:] and stacks[0].frames[-1].function.rpartition(".")[2] in OUTERMOST
     )
     if phase or whole or not samples or at_s - samples[-1][0] > APART_S:
         samples.append((at_s, phase))

@@ -93,7 +93,8 @@ def arguments() -> argparse.Namespace:
         "only FILE behind.",
     )
     live = parser.add_argument_group(
-        "while the job hangs", "looks at the running ranks instead, and starts, stops and signals nothing"
+        "while the job hangs",
+        "examine the running ranks instead of testing GPUs; start no test, stop no process, send no signal",
     )
     for group, options in ((parser, OPTIONS), (live, WHILE_IT_HANGS)):
         for name, how in options.items():
@@ -141,7 +142,9 @@ def look(options: argparse.Namespace, output: Output) -> None:
     """Run every step under this interpreter. ValueError for GPUs that do not exist, OSError if the file
     cannot be written; EngineError if no ranks can run."""
     if not 0 <= options.budget <= 86400:
-        raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
+        raise ValueError(
+            f"budget: {options.budget:g} is out of range. The budget must be between 0 and 86400 seconds"
+        )
     check_present(options.gpus)
     ends = time.monotonic() + options.budget
     engine, why_not = (

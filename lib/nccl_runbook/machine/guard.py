@@ -8,7 +8,7 @@ the jobs of others; what the machine is worth is judged by rules.
 import dataclasses
 from typing import Iterator, List, Optional, Tuple, Union
 
-from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.facts import Gap, grouped, listed
 from nccl_runbook.machine.facts import GpuUse, GpuUsers, Owner
 
 UNLISTED_MIB = (
@@ -32,8 +32,7 @@ class Busy:
     @property
     def reason(self) -> str:
         """Why a step was not run: the first two owners, and the number of the others."""
-        more = f" and {len(self.words) - 2} more" if len(self.words) > 2 else ""
-        return f"not run: busy ({'; '.join(self.words[:2])}{more})"
+        return f"not run: busy ({listed(self.words, 2, '; ')})"
 
 
 def in_the_way(users: Union[GpuUsers, Gap], allow_busy: bool) -> Optional[Busy]:
@@ -59,8 +58,7 @@ def _counts(owner: Owner) -> bool:
     if (
         owner.is_ours
         or owner.kind == "graphics"
-        or isinstance(owner.name, str)
-        and owner.name.startswith(SERVICES)
+        or (isinstance(owner.name, str) and owner.name.startswith(SERVICES))
     ):
         return False
     return owner.kind == "compute" or isinstance(owner.used_mib, Gap) or owner.used_mib > BOTH_KINDS_MIB
@@ -68,12 +66,12 @@ def _counts(owner: Owner) -> bool:
 
 def _unlisted(use: GpuUse, is_wsl: bool) -> str:
     """Memory or utilisation on a GPU that no listed process explains, in words; "" if none to speak of."""
-    listed = [] if isinstance(use.owners, Gap) else use.owners
-    sizes = [use.used_mib, *(o.used_mib for o in listed)]
+    owners = [] if isinstance(use.owners, Gap) else use.owners
+    sizes = [use.used_mib, *(o.used_mib for o in owners)]
     rest = 0 if any(isinstance(mib, Gap) for mib in sizes) else sizes[0] - sum(sizes[1:])
     if rest > (UNLISTED_WSL_MIB if is_wsl else UNLISTED_MIB):
         return f"{rest} MiB"
-    samples = [] if isinstance(use.utilisation_percent, Gap) or listed else use.utilisation_percent
+    samples = [] if isinstance(use.utilisation_percent, Gap) or owners else use.utilisation_percent
     return (
         f"{min(samples)} % utilisation"
         if samples and min(samples) >= (WORKING_WSL_PERCENT if is_wsl else WORKING_PERCENT)

@@ -26,8 +26,8 @@ def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
 def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
     anyway = Remedy(
         "you",
-        "Wait until the GPUs are free. Or test beside the other job, although the test may slow this "
-        "job down or take its memory.",
+        "Wait until the GPUs are free. Or test now, but the test may slow the job on these GPUs down or "
+        "take GPU memory from that job.",
         ('make report ARGS="--allow-busy"',),
     )
     if not mine:

@@ -168,7 +168,7 @@ def use(handles):
         time.sleep(wait_s)
         samples.append([utilisation(h) for h in handles.values()])
         listed = [owners(h) for h in handles.values()]
-        if not any(not is_gap(u) and u > 0 and not owner for u, owner in zip(samples[-1], listed)):
+        if not any(not is_gap(u) and u > 0 and not processes for u, processes in zip(samples[-1], listed)):
             break
     for i, (index, handle) in enumerate(handles.items()):
         values = [s[i] for s in samples]

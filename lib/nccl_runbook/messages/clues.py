@@ -143,8 +143,7 @@ class Clue:
     def stays(self) -> bool:
         """Whether it counts even if the job went on after its line."""
         return (
-            self.status == "established"
-            and self.cause not in ENDED
+            (self.status == "established" and self.cause not in ENDED)
             or (self.cause == "gpu-or-link-fault" and self.status == "likely")  # a fault of hardware
             or self.cause == "benign"
             or self.cause in SLOW
@@ -274,7 +273,7 @@ def _lines(words: bool) -> dict[str, str]:
 @functools.cache
 def version() -> str:
     """Checksum of the catalogue; it changes with any id or expression."""
-    rows = [row for table in ("printed", "spoken", "beside") for row in catalogue()[table].items()]
+    rows = [row for use in ("printed", "spoken", "beside") for row in catalogue()[use].items()]
     return f"{zlib.crc32(repr(rows).encode()):08x}"
 
 

@@ -16,8 +16,10 @@ def current(logs: Logs) -> Logs:
     quoted lines."""
     if logs.catalogue == version():
         return logs
-    quoted = [(line, occurrence) for occurrence in logs.seen.values() for line in occurrence.lines]
-    quoted += [(t.first, Seen([t.first], t.times)) for t in logs.unknown]
+    quoted = [
+        *((line, occurrence) for occurrence in logs.seen.values() for line in occurrence.lines),
+        *((t.first, Seen([t.first], t.times)) for t in logs.unknown),
+    ]
     asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
     matched = {
         name: [(line, occurrence) for line, occurrence in quoted if compiled(e).search(plain(line.text))]
@@ -142,11 +144,8 @@ def fires(clue: Clue, logs: Logs) -> bool:
     matches = logs.seen.get(clue.message)
     if (
         matches is None
-        or matches.resumed
-        and not clue.stays
-        or clue.cause in SLOW
-        and clue.status != "established"
-        and not may_be_slow(logs, matches.resumed)
+        or (matches.resumed and not clue.stays)
+        or (clue.cause in SLOW and clue.status != "established" and not may_be_slow(logs, matches.resumed))
     ):
         return False
     return (

@@ -34,7 +34,7 @@ _NUMBERS = re.compile(  # there a number distinguishes faults
     rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|"
     rb"process index|evice(?:: |=')|"
     rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|"
-    rb"MEMBER|\.cc:\d+ -> "
+    rb"MEMBER|\.cc:\d+ -> |set by env|worker_count|NCCL DIAG|steps_per_epoch|suggested max|maximum request"
 )
 _OURS = re.compile(
     rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|"
@@ -213,7 +213,7 @@ class Kinds:
     def _key(self, key: bytes, raw: bytes) -> bytes | int:
         if len(key) > LINE_CHARACTERS:  # not kept itself: a thousand of them would fill the memory
             return hash(raw if _NUMBERS.search(raw) else key)
-        if (b"NCCL INFO" not in raw or b".cc:" in raw[-24:]) and (
+        if (b"NCCL INFO" not in raw or b".cc:" in raw[-24:] or b"set by env" in raw) and (
             key in self._numeric or _NUMBERS.search(raw)
         ):
             self._numeric.add(key)

@@ -97,7 +97,7 @@ class _Reader:
         for index, kind, above in self._kinds.of(source.name, begin, rows):
             kind.times += 1
             if (kind.messages or kind.about_rank) and not (
-                kind.is_enough() or "rank-error" in kind.about_rank and is_ignored(rows, index)
+                kind.is_enough() or ("rank-error" in kind.about_rank and is_ignored(rows, index))
             ):
                 self._order = self._read + begin + index
                 for text in pieces(rows[index]):

@@ -58,10 +58,9 @@ def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[P
     path = Path(target)
     if not os.path.lexists(target):
         # no allocation
-        slip = target.startswith(("/", "~", "./", "../")) or "/" in target and not set(" :+") & set(target)
-        if (
-            slip
-            or " " not in target
+        slip = target.startswith(("/", "~", "./", "../")) or ("/" in target and not set(" :+") & set(target))
+        if slip or (
+            " " not in target
             and target.endswith(
                 (".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py", ".toml", ".json", ".log", ".txt")
             )
@@ -155,7 +154,7 @@ def _of_training(
     )
     realhf = training.realhf and rules.realhf
     update = asked.update or (
-        "disk" if realhf or training.update == "disk" and rules.switch["honours_option"] else "xccl"
+        "disk" if realhf or (training.update == "disk" and rules.switch["honours_option"]) else "xccl"
     )
     nodes = asked.nodes or training.nodes or 1
     controlled = realhf or by_role or training.scheduler == "local"
@@ -166,12 +165,12 @@ def _of_training(
         launcher="single-controller"
         if realhf or (controlled and not launcher)
         else launcher or ("ray" if nodes > 1 else "local"),
-        own_gpus=realhf or controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")),
+        own_gpus=realhf or (controlled and (nodes > 1 or training.scheduler in ("ray", "slurm"))),
     )
     roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
     if not roles and not training.mode:
         raise ValueError(
-            "backends are named by role, so use a tag from v1.0.3 on and the single-controller launcher"
+            "AReaL reads a backend for each role only from v1.0.3 on, with the single-controller launcher"
         )
     text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (
         of_realhf(training.mode) if realhf else training.mode

@@ -178,7 +178,9 @@ def _tree(text: str, rules: Rules) -> Tree:
             SYNTAX, _stops(text, getattr(error, "column", 0)), max(0, getattr(error, "column", 0))
         ) from error
     for token in tree.scan_values(lambda t: getattr(t, "type", "") in ("TRAINER", "EVAL")):
-        if token.type == "TRAINER" and token not in rules.trainers or token.type == "EVAL" and not rules.eval:
+        if (token.type == "TRAINER" and token not in rules.trainers) or (
+            token.type == "EVAL" and not rules.eval
+        ):
             raise Refused(SYNTAX, f"{rules.tag} does not know {token!s}", token.column)
     return tree
 
@@ -221,7 +223,12 @@ def _trainer(tokens: Mapping[str, str], below: Sequence[Tree], rules: Rules) -> 
     dims, experts = _hybrid(below[0], rules) if hybrid else (_dims(below), {})
     group, world = _product(dims, "pet" if rules.expert_tensor == "tensor" else "pe"), _product(dims, "dtpc")
     if dims.get("e", 1) > 1 and world % group:  # AReaL asserts it, which surfaces as ValueError
-        raise Refused(SYNTAX, f"experts in groups of {group} (p·t·e) do not divide {world} GPUs")
+        raise Refused(
+            SYNTAX,
+            f"{world} GPUs cannot be split into expert groups of {group} GPUs "
+            f"({'p·t·e' if rules.expert_tensor == 'tensor' else 'p·e'}), because {world} is not a "
+            f"multiple of {group}",
+        )
     if rules.era == "C" and bare:
         raise Refused(
             INVALID, "a trainer with attn and ffn must name its backend, such as megatron:(attn:d4|ffn:e4)"
@@ -249,7 +256,9 @@ def _hybrid(node: Tree, rules: Rules) -> tuple[dict[str, int], dict[str, int]]:
     if "d" not in ffn and rules.expert_data == "derived":
         if world % rest:
             raise Refused(
-                INVALID, f"ffn's d cannot be derived: p·t·e is {rest}, which does not divide {world}"
+                INVALID,
+                f"ffn's d cannot be computed, because the {world} GPUs of attn are not a multiple of {rest} "
+                "(p·t·e)",
             )
     elif ffn.get("d", attn.get("d", 1)) * rest != world:
         raise Refused(

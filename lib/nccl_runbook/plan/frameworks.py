@@ -52,8 +52,8 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
         *((True, note) for note in shape.notes),
         (
             not nodes and count > 1,
-            f"the launch needs {asked} GPUs, which is {count} nodes of {gpus} GPUs. Choose another "
-            "number of nodes with --nodes",
+            f"the launch needs {asked} GPUs, which is {count} nodes of {gpus} GPUs. Choose a "
+            "different number of nodes with --nodes",
         ),
     )
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, shape.parts, 0, gpus * count))
@@ -80,8 +80,8 @@ def _verl(launch: Launch) -> Shape:
     refusals = []
     if rollout % gpus_per_engine:
         refusals.append(
-            f"verl refuses {rollout} rollout GPUs, because this is not a multiple of {gpus_per_engine} "
-            "(tensor, data, pipeline). "
+            f"verl refuses {rollout} rollout GPUs, because this is not a multiple of {gpus_per_engine}, "
+            "the number of GPUs per engine (tensor x data x pipeline). "
             + divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, replicas)
             + f"use a multiple of {gpus_per_engine} GPUs for the rollout"
         )
@@ -117,7 +117,7 @@ def _openrlhf(launch: Launch) -> Shape:
     }
     parts = [part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
-        with_actor = together or role == "ref" and launch.on("share_ref")
+        with_actor = together or (role == "ref" and launch.on("share_ref"))
         with_critic = role == "reward" and has["critic"] and launch.on("share_reward")
         # the actor is part 0, and the critic stands just before the reward
         anchor = 0 if with_actor else len(parts) - 1 if with_critic else None
@@ -186,8 +186,8 @@ def _open_instruct(launch: Launch) -> Shape:
             (
                 together,
                 "with single_gpu_mode, learner and engine share the GPU. v0.3.0 passes weights as "
-                "CUDA IPC handles, without NCCL. v0.2.0 still opens a process group, which NCCL "
-                "refuses unless vllm_sync_backend is gloo",
+                "CUDA IPC handles, without NCCL. v0.2.0 still opens a process group between learner "
+                "and engine. NCCL refuses two ranks on one GPU, so set vllm_sync_backend to gloo",
             ),
             (
                 "vllm_sync_backend" in launch.flags,

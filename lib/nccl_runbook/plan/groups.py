@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.plan.areal import Mode, Part
 
 LAUNCHERS = ("local", "single-controller", "ray")
@@ -165,24 +165,16 @@ def _place_of(part: Part, engines_first: bool) -> tuple[bool, int]:
 
 def _ray(mode: Mode, site: Site) -> Placed:
     """Whole nodes: first the engines', then one process a GPU on all others, whatever the trainer's string
-    says."""
+    says. Engines other than vLLM take at least one node."""
     engine = next(iter(mode.of("engine")), None)
+    is_vllm = engine is not None and engine.backend == "vllm"
     size = engine.world_size if engine else 0
-    nodes = (
-        0 if engine is None else size // site.gpus if engine.backend == "vllm" else max(1, size // site.gpus)
-    )
-    left = max(0, site.nodes - nodes) * site.gpus if mode.of("trainer") else 0
+    nodes = max(1, size // site.gpus) if engine and not is_vllm else size // site.gpus
+    nodes_left = max(0, site.nodes - nodes)
+    left = nodes_left * site.gpus if mode.of("trainer") else 0
     count = site.nodes * site.gpus
     wanted = sum(t.world_size for t in mode.of("trainer"))
-    notes = (
-        []
-        if wanted == left
-        else [
-            f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; "
-            f"the string asks for {wanted}"
-        ]
-    )
-    held = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
+    held = count - left if is_vllm else nodes * site.gpus
     return Placed(
         groups_of(
             [job(engine.name or "engine", 0, size, count=count)] if engine else [],
@@ -195,7 +187,15 @@ def _ray(mode: Mode, site: Site) -> Placed:
             (mode.of("trainer") and not left, "zero-visible"),
             (size > held or size + left > count, "oversubscribed"),
         ),
-        tuple(notes),
+        tuple(
+            that_apply(
+                (
+                    wanted != left,
+                    f"Ray starts {counted(left, 'trainer rank')} on {counted(nodes_left, 'node')}, but the "
+                    f"allocation asks for {wanted}",
+                )
+            )
+        ),
     )
 
 
@@ -226,6 +226,7 @@ def divisors(option: str, total: int, replicas: int) -> str:
 
 
 def _group(name: str, jobs: Sequence[Job], of: str = "") -> Group:
+    """The group of these jobs, whose ranks are numbered one job after the other."""
     return Group(
         name,
         tuple(
@@ -284,7 +285,7 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
                 for p in mode.parts
                 if p.name is not None
             ),
-            'the first component of a "|" has no name, so AReaL cannot find whose GPUs the second '
-            "component shares (target None)",
+            'the component before "|" has no name, so AReaL cannot find the GPUs that the component after '
+            '"|" must share (its target is None)',
         ),
     )

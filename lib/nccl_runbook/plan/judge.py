@@ -156,9 +156,8 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
         fixes += (
             [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] if trainer > 0 else []
         )
-    can_share = (
-        placed.verdict == "duplicate"
-        or (any(p.anchor is None for p in mode.of("engine")) and not launch.on("async"))
+    can_share = placed.verdict == "duplicate" or (
+        (any(p.anchor is None for p in mode.of("engine")) and not launch.on("async"))
         and (launch.framework != "open-instruct" or gpus == 1)
     )
     if "share_text" in launch.row and can_share:

@@ -67,6 +67,7 @@ def intended_table(intended: Any) -> Table:
 
 
 def _seats(group: Any, gpu: int) -> Cell:
+    """The ranks of the group on this GPU; broken if there are several."""
     ranks = [r for r in group.ranks if r.gpu == gpu]
     names = [
         *(f"{r.rank} {r.role}" for r in ranks[:MOST_NAMES]),
@@ -76,6 +77,7 @@ def _seats(group: Any, gpu: int) -> Cell:
 
 
 def _homeless(group: Any) -> Cell | None:
+    """The ranks of the group that wait for a GPU; None if none does."""
     ranks = [str(r.rank) for r in group.ranks if r.gpu is None]
     return Cell(f"{len(ranks)} wait, rank {ranks[0]} first", "warn") if ranks else None
 
@@ -116,6 +118,7 @@ def groups_tables(plans: Sequence[Any]) -> list[Table]:
 
 
 def _head(plan: Any) -> str:
+    """What is planned, for which launcher and GPUs, and whether it fits."""
     parts = [
         f"AReaL {plan.rules.tag}" if plan.rules else plan.framework,
         plan.launcher and f"launcher {plan.launcher}",

@@ -124,6 +124,7 @@ def busy(device, edge):
 
 
 def _multiply(device, edge, running, stopped):
+    """Multiply until ``stopped`` is set; sets ``running`` once the queue is full (runs in a thread)."""
     gpu = device.type == "cuda"
     a, b, c = (torch.ones(edge, edge, dtype=torch.bfloat16, device=device) for _ in "abc")
     stream, queued = torch.cuda.Stream(device) if gpu else None, collections.deque()

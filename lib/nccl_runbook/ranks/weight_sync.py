@@ -51,7 +51,8 @@ OPTIONS = {
     "--method": {"required": True, "choices": WAYS},
     "--spec": {
         "required": True,
-        "help": "JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype",
+        "help": "JSON object with head, layer and tail (lists of [name, shape]), layers (number of layers), "
+        "prefix (of the names in a layer, with {i} for the number of the layer) and dtype",
     },
     "--repeats": {
         "type": int,
@@ -64,7 +65,10 @@ OPTIONS = {
     },
     "--busy": {
         "default": "0",
-        "help": ("sizes of the square matrices that engines multiply during syncs, such as 0,4096"),
+        "help": (
+            "sizes of the square matrices that the engines multiply during syncs, such as 0,4096; 0 means "
+            "that the engines are idle"
+        ),
     },
     "--tp": {
         "type": int,
@@ -74,8 +78,9 @@ OPTIONS = {
     "--trainers": {
         "type": int,
         "default": 0,
-        "help": "for reshard and gather: number of trainer ranks. The other ranks form one engine, or all "
-        "ranks do if all train. 0: half of the ranks if there are four or more, else all",
+        "help": "for reshard and gather: number of trainer ranks. The other ranks form one engine; if "
+        "every rank is a trainer, all ranks also form the engine. 0 means half of the ranks if there "
+        "are four or more ranks, else all ranks",
     },
     "--directory": {
         "default": "",

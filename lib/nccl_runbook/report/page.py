@@ -64,6 +64,7 @@ CUTS = (
 
 
 def _middle_out(text: str, limit: int) -> str:
+    """A text longer than ``limit`` as its head, a note of what was cut, and its tail."""
     if len(text) <= limit:
         return text
     head = limit * 2 // 3
@@ -94,15 +95,16 @@ def render_index(
             for s in document.steps
             if lead in s.findings
             or one_step
-            or not lead
-            and s.reason
-            and s.reason.rstrip(".") in document.sentence
+            or (not lead and s.reason and s.reason.rstrip(".") in document.sentence)
         ),
         "",
     )
-    # beside what leads, a cause that is only possible stands with its remedies among the other causes
-    answer = [
-        one for at, one in enumerate(fixes(document)) if not (lead and at and one[0].startswith(POSSIBLE))
+    # behind the fix of what leads, a cause that is only possible stands with its remedies among the other
+    # causes
+    shown_fixes = [
+        (title, remedies)
+        for number, (title, remedies) in enumerate(fixes(document))
+        if not (lead and number > 0 and title.startswith(POSSIBLE))
     ]
     weaker = [
         c
@@ -122,19 +124,19 @@ def render_index(
         "verify": causes()[lead.cause].verify if lead and lead.cause in causes() else "",
         "lead": lead,
         "ahead": ahead,
-        # of a machine on which nothing is wrong the first picture of any step
+        # the best picture of the step that leads; if nothing is wrong, of any step
         "picture": max(
             (
-                t
-                for step, made in tables.items()
+                table
+                for step, tables_of_step in tables.items()
                 if step == ahead or document.verdict == "healthy"
-                for t in made
-                if any(_first_shown(t))
+                for table in tables_of_step
+                if any(_first_shown(table))
             ),
             key=_first_shown,
             default=None,
         ),
-        # if none leads, what was seen of the first cause
+        # whose evidence is shown: the cause that leads; if none leads, the first cause that is a fault
         "proof": next(
             (
                 c
@@ -143,11 +145,11 @@ def render_index(
             ),
             lead,
         ),
-        "weaker": [c for c in weaker if not {c.title, f"{POSSIBLE}{c.title}"} & dict(answer).keys()],
+        "weaker": [c for c in weaker if not {c.title, f"{POSSIBLE}{c.title}"} & dict(shown_fixes).keys()],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
-        "fixes": answer,
+        "fixes": shown_fixes,
         "fixed": [
-            *(remedy for _, remedies in answer for remedy in remedies),
+            *(remedy for _, remedies in shown_fixes for remedy in remedies),
             *([NOTHING_KNOWN] if document.causes else []),
         ],
         "stands": {
@@ -176,15 +178,15 @@ def render_index(
         "missing": not_looked_at_table(document),
     }
     template = environment().get_template("index.html.j2")
-    sub = ([_counts(document)] if len(document.steps) > 1 else []) + [
-        f"nccl-runbook's exit code {document.exit_code}{' if it ended now' if document.running else ''}"
+    below_title = ([_counts(document)] if len(document.steps) > 1 else []) + [
+        f"nccl-runbook's exit code {document.exit_code}{', if the run ended now' if document.running else ''}"
     ]
     for cut in CUTS:
         page = framed(
             template.render(context, cut=cut),
             "running" if document.running else document.verdict,
             cut.text(document.sentence),
-            " \u00b7 ".join(sub),
+            " \u00b7 ".join(below_title),
             f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}",
         )
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
@@ -193,11 +195,12 @@ def render_index(
 
 
 def _first_shown(table: Table) -> tuple[bool, bool]:
-    """Where something is broken, and best as a picture."""
+    """Whether a cell shows something broken, and whether the table has a picture: the greatest is shown."""
     return any(cell.tone == "broken" for row in table.rows for cell in row), bool(table.picture)
 
 
 def _counts(document: VerdictDocument) -> str:
+    """The number of steps, and how many have each status."""
     words = [s.status for s in document.steps]
     counts = [
         f"{words.count(w)} {badge(w).word}"

@@ -36,7 +36,7 @@ def read_records(run_dir: Path) -> tuple[list[records.Record], dict[str, str]]:
         try:
             record = records.load(path)
             if record.step != path.stem:
-                raise records.RecordError(f"{path.name} is a record of another step, {record.step}")
+                raise records.RecordError(f"{path.name} is a record of a different step, {record.step}")
             good.append(record)
         except records.RecordError as error:
             bad[path.stem] = str(error).replace(f"{path.parent}{os.sep}", "")

@@ -175,9 +175,9 @@ class StepView:
         lines = [
             f"{look.symbol} {record.step}: {look.word} - {record.reason}",
             *map(finding_text, record.findings),
+            *(f"not looked at: {line}" for line in record.not_looked_at),
+            *_by_hand(record.commands),
         ]
-        lines += [f"not looked at: {line}" for line in record.not_looked_at]
-        lines += _by_hand(record.commands)
         return "\n".join(lines + ([f"record: {short_path(self.path)}"] if self.path else []))
 
 

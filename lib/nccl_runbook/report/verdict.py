@@ -4,7 +4,7 @@ it judges nothing itself."""
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 
-from nccl_runbook.causes.causes import causes as known
+from nccl_runbook.causes.causes import causes as all_causes
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import (
     NOTHING_KNOWN,
@@ -139,7 +139,7 @@ def _merged(cause: str, findings: list[tuple[str, Finding]], made: Collection[st
     return Cause(
         id=cause,
         status=best.status,
-        title=known()[cause].title if best.id in MEASURED else headline(best, every),
+        title=all_causes()[cause].title if best.id in MEASURED else headline(best, every),
         evidence=[e for e in _told_once(pro) if not _asks([e.text], made)],
         against=_told_once(contra),
         remedy=[
@@ -167,9 +167,9 @@ def _told_once(evidence: Iterable[Evidence]) -> list[Evidence]:
 def _judged(records: Iterable[Record]) -> Judged:
     """The software of the first step that names any, completed from later steps that
     judged the same interpreter."""
-    known = [r.judged for r in records if r.judged != Judged()]
-    first = next(iter([j for j in known if j.torch] or known), Judged())
-    same = [j for j in known if not j.python or j.python == first.python]
+    judged = [r.judged for r in records if r.judged != Judged()]
+    first = next(iter([j for j in judged if j.torch] or judged), Judged())
+    same = [j for j in judged if not j.python or j.python == first.python]
     return Judged(
         **{
             f.name: next(

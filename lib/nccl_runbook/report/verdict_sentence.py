@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from nccl_runbook.causes.causes import causes as known
+from nccl_runbook.causes.causes import causes as all_causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import STATUSES, UNDECIDED, Finding, Severity, quoted
 from nccl_runbook.core.records import Judged
@@ -44,8 +44,8 @@ def verdict_sentence(
     """The verdict in one sentence."""
     trouble = _trouble(word, steps, causes) if word in ("broken", "degraded") else ""
     if is_running(run, steps):
-        known = [_bare(s.reason) for s in steps if s.status in DONE and s.reason]
-        so_far = f"; so far: {trouble}" if trouble else f"; so far: {known[-1]}" if known else ""
+        reasons = [_bare(s.reason) for s in steps if s.status in DONE and s.reason]
+        so_far = f"; so far: {trouble}" if trouble else f"; so far: {reasons[-1]}" if reasons else ""
         return f"Running: {done} of {counted(len(steps), 'step')} done{so_far}."
     tail = f"; interrupted after {done} of {counted(len(steps), 'step')}" if run.interrupted else ""
     if trouble:
@@ -74,11 +74,8 @@ def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | No
     def order(one: tuple[str, Finding]) -> tuple[bool, bool, int, bool, bool, int, int]:
         step, finding = one
         status = status_of.get(finding.cause or "", "")
-        proven = (
-            status == "established"
-            or step == "06-timeouts"
-            and status == "likely"
-            and finding.cause != "peer-crashed"
+        proven = status == "established" or (
+            step == "06-timeouts" and status == "likely" and finding.cause != "peer-crashed"
         )
         return (
             not proven,
@@ -143,7 +140,7 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
 def how_sure(cause: str | None, status: str | None) -> str:
     """ " (likely: one rank is busy on the host)" behind a sentence that says what happened; empty without a
     status."""
-    title = f": {known()[cause].title}" if cause else ""
+    title = f": {all_causes()[cause].title}" if cause else ""
     return f" ({status}{title})" if status else ""
 
 

@@ -105,7 +105,6 @@ def lines_of(text: str, limit: str) -> list[int]:
     return [
         number
         for number, line in enumerate(text.splitlines(), 1)
-        if limit
-        and limit in line
+        if (limit and limit in line)
         or any(re.search(c, re.sub(*form, line)) for form in forms for c in counting)
     ]

@@ -26,7 +26,7 @@ def documents(text: str, with_aliases: bool = True) -> list[Any]:
         # the C one builds by recursion: 50,000 brackets end the process
         for event in yaml.parse(text, Loader=loader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MOST_LEVELS or isinstance(event, yaml.AliasEvent) and not with_aliases:
+            if depth > MOST_LEVELS or (isinstance(event, yaml.AliasEvent) and not with_aliases):
                 raise ValueError(f"more than {MOST_LEVELS} levels, or an alias")
         return [*yaml.load_all(text, Loader=loader)]
     except (yaml.YAMLError, RecursionError, ValueError) as error:

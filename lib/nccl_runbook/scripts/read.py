@@ -100,9 +100,16 @@ def read(text: str) -> Script:
     """Every command of the text in order, and the size of the job."""
     text = manifests.as_script(accelerate.as_launch(text))
     asked = counts.numbers("sbatch", " ".join(_DIRECTIVE.findall(text[:MOST_BYTES])))
-    nodes, ranks, gpus = asked.get("nodes", 0), *counts.per_node(asked)
-    values = {"NNODES": nodes, "JOB_NUM_NODES": nodes, "GPUS_ON_NODE": gpus, "GPUS_PER_NODE": gpus}
-    values |= {"NTASKS_PER_NODE": ranks, "NTASKS": ranks * nodes}
+    nodes = asked.get("nodes", 0)
+    ranks, gpus = counts.per_node(asked)
+    values = {
+        "NNODES": nodes,
+        "JOB_NUM_NODES": nodes,
+        "GPUS_ON_NODE": gpus,
+        "GPUS_PER_NODE": gpus,
+        "NTASKS_PER_NODE": ranks,
+        "NTASKS": ranks * nodes,
+    }
     known = {f"SLURM_{name}": str(value) for name, value in values.items() if value}
     commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
     sizes = [s for c in commands if (s := counts.size_of(c.words, c.outside, c.env, asked))]
@@ -133,16 +140,18 @@ def _commands(
     outside: tuple[str, ...] = (),
     levels: int = MOST_LEVELS,
 ) -> Iterator[Command]:
-    """Every command, with variables put in. ``left``: how many characters may still be put in, of all texts
-    together: none grows without end."""
-    # an escaped operator is for the shell of whoever is handed these words
+    """Every command of the text in order, with variables expanded. ``known``: variables set so far, to which
+    those of the text are added; ``left``: its one item is how many characters may still be expanded, in this
+    text and in those inside it."""
+    # an operator that was escaped ends a command, too: it is for the shell that is handed these words
     for line in (
-        own
-        for several in _split(with_arithmetic(text, None))
-        for own in _groups(several, lambda w: w and not w.strip(";&|\n"))
+        line
+        for words in _split(with_arithmetic(text, None))
+        for line in _groups(words, lambda word: word and not word.strip(";&|\n"))
     ):
-        known |= {n: v for w in line if "=" in w and "{" in w for n, v in _KEPT.findall(w) if n not in known}
-        words, env, at = [w for word in line for w in _expanded(word, known, left)], {}, 0
+        kept = (pair for word in line if "=" in word and "{" in word for pair in _KEPT.findall(word))
+        known |= {name: value for name, value in kept if name not in known}
+        words, env, at = [part for word in line for part in _expanded(word, known, left)], {}, 0
         while at < len(words) and (words[at] in _BEFORE or _PREFIX.fullmatch(words[at])):
             name, equals, value = words[at].partition("=")
             env |= {name: value} if equals else {}
@@ -151,13 +160,13 @@ def _commands(
             known |= env
             continue
         visible = {n: known[n] for n in _SEEN if n in known}
-        for command in _groups(words[at:], "--".__eq__):
+        for command in _groups(words[at:], lambda word: word == "--"):
             yield Command(tuple(command), _flags(command), {**visible, **env}, outside)
-            inner = next((i for i, w in enumerate(command, 1) if _SHELL.fullmatch(w)), len(command))
-            for line in command[inner : inner + 1] if levels else ():
-                if re.search(r"\s", line):
-                    below = (*outside, *command[:inner])[-MOST_OUTSIDE:]
-                    yield from _commands(line, {**known, **env}, left, below, levels - 1)
+            # the word behind `bash -c` or --wrap is a text with commands of its own
+            inner = next((i for i, word in enumerate(command, 1) if _SHELL.fullmatch(word)), len(command))
+            if levels and inner < len(command) and re.search(r"\s", command[inner]):
+                below = (*outside, *command[:inner])[-MOST_OUTSIDE:]
+                yield from _commands(command[inner], {**known, **env}, left, below, levels - 1)
 
 
 def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:
@@ -236,7 +245,7 @@ def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
 
 
 def _groups(words: list[str], is_end: Callable[[str], bool]) -> list[list[str]]:
-    """What stands between those words."""
+    """The words between those that end a group; no group is empty."""
     return [[*group] for ends, group in itertools.groupby(words, lambda word: bool(is_end(word))) if not ends]
 
 
@@ -254,6 +263,7 @@ def _unquoted(word: str) -> str:
 
 
 def _flags(words: list[str]) -> dict[str, tuple[str, ...]]:
+    """Name of each flag -> its values; an override such as a.b=c is a flag, too."""
     flags: dict[str, tuple[str, ...]] = {}
     latest = ""  # the flag that takes the words behind it
     for word in words:

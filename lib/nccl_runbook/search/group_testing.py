@@ -80,7 +80,7 @@ def _identify(outcomes: Outcomes) -> Diagnosis:
         return Diagnosis(
             "split", sides=tuple(sorted(tuple(sorted(side)) for side in sides)), within=outcomes.smallest
         )
-    if not sides or len(sides) > 2 and len(sides[0]) < 2:
+    if not sides or (len(sides) > 2 and len(sides[0]) < 2):
         return Diagnosis("unclear", within=outcomes.smallest)
     return _located(outcomes, bad, sides)
 
@@ -185,7 +185,7 @@ def _located(outcomes: Outcomes, bad: List[int], sides: List[List[int]]) -> Diag
         outcomes.recurs([pair])
     for gone in ({p[0] for p in pairs}, {p[1] for p in pairs}):  # the faults found must explain everything
         good = [g for g in outcomes.gpus if g not in faulty and g not in gone]
-        if stars and len(good) < 2 or not outcomes.passes(good):
+        if (stars and len(good) < 2) or not outcomes.passes(good):
             return Diagnosis("unclear", within=outcomes.smallest)
     return Diagnosis(
         "several" if faulty and pairs else "gpus" if faulty else "pairs",
@@ -202,7 +202,7 @@ def _count(outcomes: Outcomes, rest: List[int]) -> Diagnosis:
         middle = (works + fails) // 2
         works, fails = (middle, fails) if outcomes.passes(rest[:middle]) else (works, middle)
     last = rest[-fails:]
-    if fails < len(rest) and outcomes.passes(last) or not outcomes.passes(last[1:]):
+    if (fails < len(rest) and outcomes.passes(last)) or not outcomes.passes(last[1:]):
         return Diagnosis("unclear", within=tuple(rest[:fails]))
     return Diagnosis("count", works_up_to=works, within=tuple(rest[:fails]))
 

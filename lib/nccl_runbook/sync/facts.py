@@ -76,7 +76,8 @@ class SyncArm:
                 f"{self.shortage.free_bytes} free"
             )
         late = (
-            "all tensors compared, all correct; time ran out during the variants"
+            "all tensors compared, all correct; time ran out during the extra runs (other bucket sizes, "
+            "busy engines, fewer bytes)"
             if self.variants
             else "did not finish in time"
         )

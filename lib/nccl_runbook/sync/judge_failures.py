@@ -61,7 +61,8 @@ def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
         f"{arm.method} delivered wrong bytes: {w['tensor']} on rank {w['rank']}, sync {w['repeat'] + 1}",
         (
             Evidence(
-                f"in this sync, {w['count']} tensors differ, and {w['words']} 16-bit words of {w['tensor']}",
+                f"{w['words']} 16-bit words of {w['tensor']} differ; tensors that differ in this sync: "
+                f"{w['count']}",
                 _source(arm),
             ),
         ),

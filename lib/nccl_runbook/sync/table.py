@@ -53,10 +53,10 @@ def sweeps_table(runs: SyncRuns) -> Table:
         "",
         ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"],
         [row for arm in runs.run for row in _sweep(arm, runs)],
-        "The columns a (time per tensor) and b (bandwidth) fit t = N a + B / b for N tensors and B "
-        "bytes, measured with whole tensors and with a sixteenth of each. Both columns are empty if "
-        "the time hardly grew with the size. If b is above the link's rate, the cost per tensor "
-        "overlaps with the transfer, and the formula does not hold.",
+        "The columns a (time per tensor) and b (bandwidth) are computed with t = N a + B / b, for N tensors "
+        "and B bytes. Two syncs were timed: one with the whole tensors, and one with a sixteenth of each "
+        "tensor. Both columns are empty if the larger sync took hardly longer. If b is above the rate of "
+        "the link, the work for each tensor overlaps with the transfer, and the formula does not hold.",
     )
 
 

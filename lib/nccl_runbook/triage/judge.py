@@ -112,17 +112,17 @@ def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
 
 
 def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hypothesis:
+    """The indications of one cause as one hypothesis: the surest gives its status, and the one that knows
+    most about the first line gives the explanation and the remedy."""
     best = sorted(own_pointers, key=lambda p: STATUSES.index(p.status))
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
-    speaks = next(
-        # a weaker row of the line that a rank raised says more about it
-        (
-            p
-            for p in (best if cause_id == "peer-crashed" else surest)
-            if p.advice and (p.advice.says or p.advice.remedy) and p.evidence[0] == best[0].evidence[0]
-        ),
-        next((p for p in surest if p.advice), best[0]),
-    )
+    about_first_line = [
+        p
+        # of a crash, a weaker message of the line that the rank raised says more
+        for p in (best if cause_id == "peer-crashed" else surest)
+        if p.advice and (p.advice.says or p.advice.remedy) and p.evidence[0] == best[0].evidence[0]
+    ]
+    speaks = (about_first_line or [p for p in surest if p.advice] or best)[0]
     advice = speaks.advice or Advice()
     quoted = (speaks, *best) if advice.says else best  # first the line of which the answer speaks
     evidence = tuple(dict.fromkeys(line for p in quoted for line in p.evidence))[:8]
@@ -137,14 +137,14 @@ def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hy
         rows = (("you", f"Read and fix {place}, where the program raised: {raised.text}", ()), *others)
     remedy = remedies_for(cause_id, status, launcher=logs.launcher, rows=rows)
     bus = next(filter(None, map(bus_of_message, texts)), "")
-    says = (advice.says or cause.says) + (
+    meaning = (advice.says or cause.says) + (
         f" NCCL names the GPU by its hexadecimal PCI bus id, {bus}." if bus and advice.says else ""
     )
     return Hypothesis(
         cause=cause_id,
         status=status,
         title=cause.title,
-        says=says,
+        says=meaning,
         evidence=evidence,
         remedy=remedy,
         decides=Decides(*(advice.decides or cause.decides)),
@@ -208,9 +208,9 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
         h for h in others if any("NCCL WARN" in e.text and e not in harmless for e in h.evidence)
     ]  # in words not known as harmless
     grave = [
-        h for h in others if h.status == "established" or not fine and (h.status == "likely" or h in warned)
+        h for h in others if h.status == "established" or (not fine and (h.status == "likely" or h in warned))
     ]
-    failed = failed_line(logs) is not None or not fine and says(logs.context, "<complaint>")
+    failed = failed_line(logs) is not None or (not fine and says(logs.context, "<complaint>"))
     proven = {line for h in others if h.status == "established" for line in h.evidence}
     ended = [h.evidence[0] for h in others if h.status == "established" and h.cause in ENDED]
     sure = [line for h in others if h.status in ("established", "likely") for line in h.evidence]

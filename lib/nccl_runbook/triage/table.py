@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from textwrap import shorten
 
 from nccl_runbook.causes.causes import Cause
-from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.facts import grouped, listed
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.messages.judge import when
@@ -46,7 +46,7 @@ def ranks_table(logs: Logs) -> Table:
             "last line",
         ],
         [_row(r) for r in logs.ranks],
-        "Blank means the log does not say. The rank may still be broken.",
+        "A blank cell means that the log does not contain this value. The rank may still be broken.",
     )
 
 
@@ -180,9 +180,8 @@ def fits_tables(fits: Sequence[Cause]) -> list[Table]:
 
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
     """What to run on other ``hosts``; empty without hosts. ``rows``: (line, what it separates, cost)."""
-    more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
     note = (
-        f"The log is from {', '.join(hosts[:4])}{more}, but this machine is {here}, so no test was run. "
+        f"The log is from {listed(hosts, 4)}, but this machine is {here}, so no test was run. "
         "If you can install nothing on those hosts, run python3 nccl-look.pyz --json look.json there, "
         "and then nccl-runbook run --record look.json on this machine."
     )

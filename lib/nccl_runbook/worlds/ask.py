@@ -72,8 +72,9 @@ def request(
 def trials(
     engine: Engine, requests: List[WorldRequest], repeat: bool = True, lone: bool = False
 ) -> List[Trial]:
-    """Run these worlds at the same time, then those that failed once more in fresh processes (``repeat``;
-    with ``lone`` only if others passed: those that fail beside it are the recurrence)."""
+    """Run these worlds at the same time. With ``repeat``, those that failed then run once more in fresh
+    processes. With ``lone`` they do so only if another world passed: if all fail at the same time, each
+    failure confirms the others."""
     worlds = engine.run_all(requests)
     repeat = repeat and not (lone and not any(w.passed for w in worlds))
     failed = [
@@ -120,7 +121,8 @@ def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Un
 def rounds(items: List[int]) -> List[List[tuple]]:
     """Every pair once, in rounds of disjoint pairs, neighbours first: the circle method, with n - 1 rounds
     for an even n, n for an odd one."""
-    even: List[Optional[int]] = [*items, *[None] * (len(items) % 2)]
+    even: List[Optional[int]] = [*items, *[None] * (len(items) % 2)]  # None: its partner pauses
+    # the first item stays, and the others move on by one place in each turn; then opposite places are pairs
     ring, half = [*even[::2], *reversed(even[1::2])], len(even) // 2
     turns = [[ring[0], *ring[len(ring) - n :], *ring[1 : len(ring) - n]] for n in range(len(ring) - 1)]
     return [
@@ -172,7 +174,7 @@ def every_pair(
     more; ``lone``: stop once all pairs of one round fail."""
     done: List[Pair] = []
     for together in rounds(gpus):
-        if spent() or lone and done and not any(p.trial.passed for p in done):
+        if spent() or (lone and done and not any(p.trial.passed for p in done)):
             break
         ended = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat, lone)
         done += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, ended)]
@@ -198,17 +200,12 @@ def search(
         else sorted(d for d in failing.world.request.devices if d is not None)
     )
     matrix = [] if isinstance(pairs, Gap) else pairs.pairs
-    if (
-        len(gpus) < 3
-        and failing.failed_twice
-        or len(set(failing.world.request.devices)) < failing.world.request.world_size
+    if len(set(failing.world.request.devices)) < failing.world.request.world_size or (
+        len(gpus) < 3 and failing.failed_twice
     ):
         return Gap("not-run", "two GPUs make only one pair, which the test of all GPUs has tested")
-    if (
-        not any(t.passed for t in singles.trials.values())
-        or len(gpus) > 2
-        and matrix
-        and not any(p.trial.passed for p in matrix)
+    if not any(t.passed for t in singles.trials.values()) or (
+        len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix)
     ):
         return Gap("not-run", "every GPU or every pair fails, so no single GPU or pair is at fault")
     # a world that failed and passed did so, whatever the same two did as a pair
@@ -226,38 +223,33 @@ class _Ended(Exception):
 
 def _rounds(
     engine: Engine,
-    trials: Mapping[Group, Trial],
+    tried: Mapping[Group, Trial],
     gpus: List[int],
     spent: Callable[[], bool],
     identify: Callable[..., Any],
 ) -> Search:
-    """The groups of a round at the same time: first the outcomes that ladder, singles and pairs have seen,
-    each once, then new worlds in fresh processes."""
-    known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in trials.items()}
+    """The search, with the groups of each round at the same time. A group that was ``tried`` before (by
+    ladder, singles or pairs) first answers with those outcomes, each once; then it runs in fresh
+    processes."""
+    known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in tried.items()}
     done, failed, why = [], [], ""
 
     def answer(groups: List[Group]) -> Dict[Group, bool]:
         if spent():
             raise _Ended
-        new = [g for g in groups if not known.get(g)]
-        worlds = dict(
-            zip(
-                new,
-                engine.run_all(
-                    [
-                        request(
-                            f"GPUs {', '.join(map(str, g))}",
-                            list(g),
-                            ops="all_reduce,send_recv",
-                            timed=False,
-                            stall_s=STALL_S,
-                        )
-                        for g in new
-                    ]
-                ),
+        requests = {
+            g: request(
+                f"GPUs {', '.join(map(str, g))}",
+                list(g),
+                ops="all_reduce,send_recv",
+                timed=False,
+                stall_s=STALL_S,
             )
-        )
-        worlds.update({g: known[g].pop(0) for g in groups if g not in new})
+            for g in groups
+            if not known.get(g)
+        }
+        worlds = dict(zip(requests, engine.run_all([*requests.values()])))
+        worlds.update({g: known[g].pop(0) for g in groups if g not in requests})
         failed.extend(w for w in worlds.values() if not w.passed)
         done.append(SearchRound([list(g) for g in groups], [worlds[g].passed for g in groups]))
         return {g: w.passed for g, w in worlds.items()}

@@ -129,8 +129,8 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
         return Gap("absent", "no InfiniBand or RoCE device on this machine")
     if name == "interface pinned" and met and not any("NET" in key for key in met):
         why = (
-            "no effect on this machine, because the ranks are already connected and no channel uses "
-            "the network"
+            "no effect on this machine: the ranks connect without this setting, and no channel of NCCL "
+            "uses the network"
         )
         return Gap("unsupported", why)
     if used and acts_on and connected and not any(key.startswith(tuple(acts_on)) for key in used):
@@ -175,7 +175,7 @@ def collect(
                 n: env
                 for n, (env, _, before) in named.items()
                 if n not in trials
-                and (before is None or n == only or control.passed and before == "P2P off fails")
+                and (before is None or n == only or (control.passed and before == "P2P off fails"))
             },
             control,
         )

@@ -26,8 +26,8 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
     if isinstance(arms, Gap) or clean_passes(arms) or not _fails_every_time(arms):
         return Gap(
             "not-run",
-            "runs only if the test of three or more GPUs always fails, both with your environment and "
-            "without its variables",
+            "runs only if the test of three or more GPUs fails every time, both with your environment and "
+            "without the variables that may affect NCCL",
         )
     gpus = sorted(arms.control.world.request.devices)
     make = functools.partial(

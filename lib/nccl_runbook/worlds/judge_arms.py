@@ -65,7 +65,7 @@ def decide(outcomes: Outcomes) -> Decision:
     if outcomes.message and outcomes.control in FAILING:
         return Decision(
             "explained",
-            "the messages or the exit of the ranks show the cause",
+            "the ranks' messages, exit codes or signals show the cause",
             "" if unsteady else next(iter(cures(outcomes)), ""),
         )
     if unsteady:

@@ -95,7 +95,11 @@ def _price(arm: Arm, control: Trial) -> str:
     before, after = (
         t.world.busbw_gb_per_s("all_reduce") if isinstance(t, Trial) else None for t in (control, arm.trial)
     )
-    slower = f", {before / after:.1f} times slower than with your settings" if before and after else ""
+    slower = (
+        f", {before / after:.1f} times slower than with your settings"
+        if before and after and before > after
+        else ""
+    )
     return f"{arm.name}: {after:.1f} GB/s{slower}" if after else f"{arm.name}: passed"
 
 
@@ -109,7 +113,8 @@ def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     how = (
         f"undecided after {guilty.asked} tests ({guilty.why_not})"
         if guilty.why_not
-        else f"the test fails with {it} alone, and passes with only the other {guilty.among - n} variables"
+        else f"the test fails if only {'it is' if n == 1 else 'they are'} set, and passes without {it}, with "
+        f"the other {guilty.among - n} variables set"
     )
     return (
         Evidence(
@@ -160,7 +165,7 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     title = (
         f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
         f"and passed with {cure.name}"
-        f"{'; no single transport' if decision.kind == 'sockets' else ''}"
+        f"{'; no single transport explains the failure' if decision.kind == 'sockets' else ''}"
     )
     remedy = (*remedies(causes().get(decision.cause or ""), decision.status), *workaround)
     return Finding(
@@ -202,7 +207,7 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         if re.fullmatch(pattern, k)
     ]
     by_message = [fault.cause] if fault.status == "established" else []
-    cause_id = [*by_message, *named, decision.cause][0] if settled else decision.cause
+    cause_id = (by_message or named or [decision.cause])[0] if settled else decision.cause
     left = (
         f"{guilty.why_not}, with {len(names)} possible variables: {', '.join(names)}"
         if "budget" in guilty.why_not
@@ -214,7 +219,8 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     title = (
         f"{_names(guilty)}: {ranks} {effect} with {it}, and passed without {it}"
         if settled
-        else f"the test {effect} with your settings, and passed without its variables ({left})"
+        else f"the test {effect} with your settings, and passed without the variables of your environment "
+        f"that may affect NCCL ({left})"
     )
     unset = _unset(
         f"Remove {' and '.join(names)}, or set a value that works:"

@@ -51,7 +51,7 @@ def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
         "the administrator",
         "Other GPUs pass, so suspect a hardware part rather than a setting of the host. Please check "
         f"NVLink, slot and Xids of {named}.",
-        ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"),
+        ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | tail"),
     )
 
 
@@ -83,8 +83,8 @@ def with_pairs(fault: Finding, pairs: Pairs | Gap) -> Finding:
     # another pair may say otherwise
     sure = not untried and not any({p.first, p.second} & {*diagnosed.gpus} for p in passed)
     where = (
-        sure and culprits(diagnosed) or f"{len(failed)} of the tested pairs of GPUs fail without other GPUs"
-    )
+        sure and culprits(diagnosed)
+    ) or f"{len(failed)} of the tested pairs of GPUs fail without other GPUs"
     title = ""
     if passed and failed and steady:
         over = f" over {' and '.join(via)}" if via else ""

@@ -72,7 +72,8 @@ def _rehearsal(arms: Arms) -> list[Finding]:
             "no GPU was used, so NCCL's transports were not tested. The same ranks passed over Gloo",
             (
                 Evidence(
-                    "tests with your unchanged environment, and with the interface set to lo", "table below"
+                    "tests with your unchanged environment, and with GLOO_SOCKET_IFNAME=lo (only loopback)",
+                    "table below",
                 ),
             ),
         )

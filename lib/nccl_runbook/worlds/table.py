@@ -10,6 +10,7 @@ from nccl_runbook.worlds.judge_control import outcome
 
 
 def _outcome(trial: Trial) -> Cell:
+    """How the world ended; a warning if only one of two runs failed."""
     ended = trial.world.ended
     if trial.passed:
         return Cell("passed", "ok")
@@ -19,14 +20,17 @@ def _outcome(trial: Trial) -> Cell:
 
 
 def _figure(value: float | None) -> str:
+    """With one decimal from 1 on, with two below; empty for None."""
     return "" if value is None else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def _bandwidths(world: World) -> list[str]:
+    """GB/s of each timed operation."""
     return [_figure(world.busbw_gb_per_s(op)) for op in TIMED_OPS]
 
 
 def _row(name: str, trial: Trial) -> list:
+    """Name, outcome, seconds and bandwidths of a world."""
     return [name, _outcome(trial), f"{trial.world.wall_s:.1f}", *_bandwidths(trial.world)]
 
 
@@ -75,6 +79,7 @@ def pairs_table(pairs: Pairs) -> Table:
 
 
 def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
+    """Bandwidth and latency of a pair, or its outcome if it was not timed."""
     if trial is None:
         return Cell("" if same else "not run", "muted")
     value = trial.world.busbw_gb_per_s("send_recv")
@@ -102,6 +107,7 @@ def search_table(search: Search) -> Table:
 
 
 def _groups(groups: list[list[int]], passed: list[bool], wanted: bool) -> Cell:
+    """The groups that passed (or failed) in one round."""
     words = ["+".join(map(str, g)) for g, p in zip(groups, passed, strict=False) if p is wanted]
     return Cell("   ".join(words), ("ok" if wanted else "broken") if words else "")
 
@@ -161,11 +167,13 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
 
 
 def _share(world: World, links: Links) -> str:
+    """Share of the link's limit that the world reached; empty if no limit is known."""
     bound, best = limit(links, world.transports), world.busbw_gb_per_s(BY_SIZE)
     return f"{best / bound[1]:.0%} of {bound[0]}'s {bound[1]:.0f} GB/s" if bound and best else ""
 
 
 def _narrowed(world: World) -> str:
+    """The smaller size that took the place of larger ones, and why; empty if all sizes ran."""
     events = (e for r in world.ranks[:1] for e in r.named("narrowed") if e.get("op") == BY_SIZE)
     return next((f"{size_words(e['to_bytes'])} ({e['why']})" for e in events), "")
 
@@ -201,6 +209,7 @@ def arms_table(arms: Arms) -> Table:
 
 
 def _called(word: str) -> Cell:
+    """The word of the rules as a cell."""
     return Cell(
         word,
         {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(
@@ -209,7 +218,8 @@ def _called(word: str) -> Cell:
     )
 
 
-def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:
+def _arm_row(name: str, setting: str, trial: Trial | Gap, judged: Cell | None = None) -> list:
+    """The row of one arm. ``judged``: its outcome by the rules, if it differs from that of its world."""
     if isinstance(trial, Gap):
         return [name, Cell("not run", "muted"), setting, trial.detail, *[""] * len(TIMED_OPS)]
     via = trial.world.transports
@@ -218,7 +228,7 @@ def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None =
         if isinstance(via, Gap)
         else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
     )
-    return [name, outcome or _outcome(trial), setting, carried, *_bandwidths(trial.world)]
+    return [name, judged or _outcome(trial), setting, carried, *_bandwidths(trial.world)]
 
 
 def _clean_rows(arms: Arms) -> list[list]:

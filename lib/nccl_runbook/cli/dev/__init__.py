@@ -33,7 +33,13 @@ def dev(
     ] = "cpu",
     works: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=1000, help="Only jobs without a fault: N runs, each in turn."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Run only the healthy jobs, one after another and again from the first, "
+            "until N jobs have run.",
+        ),
     ] = None,
     at_once: Annotated[
         int,
@@ -42,7 +48,8 @@ def dev(
             min=1,
             max=32,
             show_default=False,
-            help="Jobs at a time on the CPU. Default: two per core, as a job mostly waits.",
+            help="Number of jobs that run at the same time on the CPU. Default: two per core, "
+            "because a job mostly waits.",
         ),
     ] = min(32, 2 * (os.cpu_count() or 1)),
     to_the_end: Annotated[
@@ -69,9 +76,10 @@ def dev(
 ) -> None:
     """Check on this machine whether `diagnose` works. The command starts real jobs, most of them with
     a planted mistake, and compares each answer of `diagnose` with the mistake. Each job has up to
-    three small ranks over Gloo, or one or two ranks over NCCL, and leaves no process."""
+    three small ranks over Gloo, or one or two ranks over NCCL. When a job ends, none of its processes is
+    left."""
     if unknown := [name for name in fault if name not in jobs()]:
-        answer.leave(f"there is no job {unknown[0]}: nccl-runbook dev gym --list shows them")
+        answer.leave(f"there is no job {unknown[0]}. List all jobs with: nccl-runbook dev gym --list")
     there = [job for job in jobs().values() if (job.gpus > 0) == (on == "gpu")]
     chosen = [jobs()[name] for name in dict.fromkeys(fault)] or there
     if others := [job.name for job in chosen if job not in there]:
@@ -84,8 +92,8 @@ def dev(
         chosen, at_once = _that_fit(chosen), 1  # some jobs fill a GPU
     if not ask.has_namespaces():
         answer.say(
-            "this user cannot create namespaces. `diagnose` also sees jobs of others, and the gym leaves out "
-            "jobs that mount a file system"
+            "this user cannot create namespaces. `diagnose` is therefore given the process of each gym "
+            "job, and the gym leaves out jobs that mount a file system"
         )
         chosen = [job for job in chosen if not job.mounts]
     trials: list[Trial] = []
@@ -142,6 +150,10 @@ def _that_fit(chosen: list[Job]) -> list[Job]:
 def _page(trials: list[Trial], code: int) -> str:
     severity = {0: Severity.OK, 3: Severity.BROKEN}.get(code, Severity.UNKNOWN)
     sentence = f"Gym: {table.sentence(trials)}"
-    report = Remedy("you", "Read the wrong answer, report the job, and attach the log that --keep DIR saves.")
+    report = Remedy(
+        "you",
+        "Read the wrong answer. Then open an issue that names this gym job, and attach the log that "
+        "--keep DIR saves.",
+    )
     finding = Finding("gym", severity, sentence, remedy=(report,) if severity is Severity.BROKEN else ())
     return answer.page_of("gym", sentence, [finding], [table.trials_table(trials)], code)

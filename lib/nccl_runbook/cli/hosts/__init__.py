@@ -73,13 +73,17 @@ def hosts(
     port: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, max=65535, help="Rendezvous port to test. Default: MASTER_PORT, else 29500."
+            metavar="N",
+            min=0,
+            max=65535,
+            help="Rendezvous port to test. Default: MASTER_PORT, else 29500.",
+            show_default=False,
         ),
     ] = 0,
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit, such as 90s or 5m.")] = "90s",
     no_ranks: Annotated[
         bool,
-        typer.Option("--no-ranks", help="Only compare the hosts and test TCP paths; start no test ranks."),
+        typer.Option("--no-ranks", help="Only compare the hosts and test TCP paths; start no test jobs."),
     ] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
@@ -90,8 +94,8 @@ def hosts(
         str, typer.Option(hidden=True)
     ] = "",  # for the runbook's own tests, as in ranks/check.py
 ) -> None:
-    """Compare the hosts of one job, test TCP between the hosts, and run test ranks on each host and over
-    all hosts."""
+    """Compare the hosts of one job, test the TCP paths between the hosts, and run short test jobs: first one
+    on each host, then one on all hosts together."""
     if sum(map(bool, (names, job, ray, record))) > 1:
         answer.leave("use only one of host names, --job, --ray and --record")
     if record:
@@ -175,7 +179,7 @@ def _environment(raw: dict[str, Any]) -> dict[str, Any]:
 def judged(record: Record) -> tuple[str, str]:
     """(status, reason) of a record. GPUs that nccl-look.pyz left unjudged are judged here; of its worlds the
     outcomes are compared."""
-    if record.ended and record.findings or record.status != "unknown":
+    if (record.ended and record.findings) or record.status != "unknown":
         return record.status, record.reason
     if record.step != GPUS_STEP:
         worlds_failed = [

@@ -41,11 +41,15 @@ def text(hosts: Hosts, different: list[Difference], findings: list[Finding], ver
 
 def ticket(hosts: Hosts, findings: list[Finding], failing: list[str]) -> str:
     """A text for the administrator; empty if no host is at fault."""
-    return bool(failing) * "\n".join(
-        [
-            f"For the administrator: please check {rules.names(failing)}.",
-            *[f"- {f.title}" for f in findings if f.severity.value in ("broken", "warn")][:6],
-        ]
+    return (
+        "\n".join(
+            [
+                f"For the administrator: please check {rules.names(failing)}.",
+                *[f"- {f.title}" for f in findings if f.severity.value in ("broken", "warn")][:6],
+            ]
+        )
+        if failing
+        else ""
     )
 
 

@@ -111,9 +111,9 @@ def soak(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Repeat your command, a collective or a weight sync. How often does a run fail, do the runs get
-    slower, and does another setting help? If `soak` is killed, the results of all finished runs are
-    still on disk."""
+    """Run the same thing again and again: your command, or a collective, or a weight sync. How
+    often does a run fail, do the runs get slower, and does another setting help? If `soak` is killed, the
+    results of all finished runs are still on disk."""
     stop.end()  # until the first run
     stopped = stop.Stop()
     with contextlib.ExitStack() as stack:
@@ -142,7 +142,7 @@ def soak(
             subject = compare.subject(wanted, ranks, stopped)
             if against and not arms.keys:
                 raise ValueError(
-                    "--against changes no setting; name a setting with another value, but no secret"
+                    "--against changes no setting; name a setting with a different value, but no secret"
                 )
             folder = out or Path(
                 "outputs", time.strftime(f"soak-%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())

@@ -46,10 +46,12 @@ def _counts(soak: Soak) -> str:
 
 
 def _time(seconds: float) -> str:
+    """ "90 s"; whole minutes from 120 s on."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
 def _passed(soak: Soak) -> Finding:
+    """No run of A failed: healthy on GPUs, unknown if the ranks ran on the CPU."""
     ran_s = sum(run.wall_s for run in soak.of("A"))
     bound = f"95% upper bound: {float(f'{3 * 3600 / max(ran_s, 0.001):.2g}'):,g} failures per hour"
     evidence = (
@@ -65,6 +67,7 @@ def _passed(soak: Soak) -> Finding:
 
 
 def _failed(soak: Soak) -> Finding:
+    """At least one run of A failed; B is the workaround if it fails less often."""
     first = soak.failed("A")[0]
     number = [*soak.runs].index(first) + 1
     text = f"{_counts(soak)}; the first failed run was run {number} ({first.ended})"
@@ -81,6 +84,7 @@ def _failed(soak: Soak) -> Finding:
 
 
 def _set(difference: Difference) -> str:
+    """The line of a shell that sets B's value."""
     if difference.b == NOT_SET:
         return f"unset {difference.setting}"
     value = "   # your value" if difference.b == HIDDEN else shlex.quote(difference.b)
@@ -101,11 +105,13 @@ def fewer(soak: Soak) -> str:
 
 
 def _chance(soak: Soak) -> float:
+    """Probability that A and B differ by chance as much as they do."""
     a, b = ((len(soak.failed(arm)), len(soak.of(arm))) for arm in ("A", "B"))
     return fisher(*a, *b)
 
 
 def _compared(soak: Soak) -> Finding:
+    """Whether A or B fails less often."""
     chance = f"probability of a difference this large by chance: {_chance(soak):.3g} (Fisher's exact test)"
     evidence = (
         *(Evidence(f"{arm}: {rate(soak, arm)}", "alternating runs") for arm in ("A", "B")),

@@ -85,8 +85,9 @@ def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
         (
             Remedy(
                 "your launcher",
-                "Load only one copy of libnccl. Unset the variable (LD_PRELOAD, LD_LIBRARY_PATH or "
-                "VLLM_NCCL_SO_PATH) that names another copy, or uninstall the wheel that contains it.",
+                "Load only one copy of libnccl. Decide which copy to keep. Then unset the variable "
+                "(LD_PRELOAD, LD_LIBRARY_PATH or VLLM_NCCL_SO_PATH) that loads the other copy, or "
+                "uninstall the wheel that contains the other copy.",
                 ("unset LD_PRELOAD VLLM_NCCL_SO_PATH",),
             ),
         ),
@@ -193,8 +194,8 @@ def replaced(role: Role) -> Finding | None:
             (
                 Remedy(
                     "your launcher",
-                    "Restart the job, because a new process would load another libnccl than the "
-                    "running processes.",
+                    "Restart the job, because a new process would load a libnccl that differs from the one "
+                    "in the running processes.",
                     (f"ls -l {gone[0].split()[0]}",),
                 ),
             ),

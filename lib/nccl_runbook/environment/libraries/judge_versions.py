@@ -108,12 +108,17 @@ def framework_version_incompatible(role: Role) -> Iterator[Finding]:
                 "installed (the package declares no requirement)",
                 package,
                 "torch",
+                f"torch=={made_for}",
             )
 
 
-def _incompatible(role: Role, severity: Severity, says: str, package: str, other: str) -> Finding:
+def _incompatible(
+    role: Role, severity: Severity, says: str, package: str, other: str, wheel: str = ""
+) -> Finding:
+    """``wheel``: of ``other``, if the package does not require a version that pip could choose."""
     lines = (
-        f"python3 -m pip install --force-reinstall '{package.replace(' ', '==')}'",
+        f"python3 -m pip install --force-reinstall '{package.replace(' ', '==')}'"
+        + (f" '{wheel}'" if wheel else ""),
         "python3 -m pip check",
     )
     cause = ("nccl-version-mismatch", "possible") if severity is Severity.WARN else (None, None)
@@ -125,7 +130,8 @@ def _incompatible(role: Role, severity: Severity, says: str, package: str, other
         (
             Remedy(
                 "you",
-                f"In a separate environment, install the package with the {other} for which it was built:",
+                f"In a separate environment, install {package} together with the version of {other} for "
+                "which it was built:",
                 lines,
             ),
         ),

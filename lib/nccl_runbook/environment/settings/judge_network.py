@@ -26,7 +26,7 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
         or plugin not in ("", "none")
         or any(n.startswith(("FI_", "OFI_NCCL_")) for n in s)
     )
-    if net == "socket" or off not in OFF and not plugged:
+    if net == "socket" or (off not in OFF and not plugged):
         forced = s["NCCL_NET" if net == "socket" else "NCCL_IB_DISABLE"]
         costs = of_several_hosts(forced.role) and (bool(hcas) or any(map(NEEDS_HCA.match, s)))
         yield forced.finding(
@@ -121,7 +121,7 @@ def hca_missing(host: Host, s: Setting) -> Iterator[Finding]:
 def of_several_hosts(role: Role) -> bool:
     """Whether the role's job spans several hosts, by its node count or torchrun's world sizes."""
     world, local = (role.variables.get(n, "") for n in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    return role.nodes > 1 or world.isdecimal() and local.isdecimal() and world != local
+    return role.nodes > 1 or (world.isdecimal() and local.isdecimal() and world != local)
 
 
 def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
@@ -141,7 +141,8 @@ def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
                 ),
                 Remedy(
                     "your launcher",
-                    "As a workaround, name an address and an interface:",
+                    "As a workaround, set MASTER_ADDR to the IP address of the host of rank 0, and name "
+                    "Gloo's network interface:",
                     ("GLOO_SOCKET_IFNAME=eth0",),
                 ),
             ),
@@ -157,7 +158,7 @@ def peer_traffic_redirected(host: Host) -> Iterator[Finding]:
         yield Finding(
             "peer-traffic-redirected",
             Severity.NOTE,
-            f"PCI access control (ACS) redirects peer-to-peer traffic at {len(host.acs)} PCIe bridges",
+            f"Access Control Services (ACS) redirect peer-to-peer traffic at {len(host.acs)} PCIe bridges",
             (
                 Evidence(", ".join(host.acs[:8]), "environment.host.acs"),
                 Evidence(f"IOMMU {host.iommu}", "environment.host.iommu"),

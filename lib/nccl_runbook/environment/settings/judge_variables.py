@@ -178,15 +178,15 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
             f"unset {s.name}",
         )
     elif is_set and (
-        s.value.casefold() in known["chatty"].get(s.name, ()) or v.debugging and s.name not in _OWN_RULE
+        s.value.casefold() in known["chatty"].get(s.name, ()) or (v.debugging and s.name not in _OWN_RULE)
     ):
         logs = s.name == "NCCL_DEBUG"
         yield s.finding(
             "debugging-left-on",
             Severity.NOTE,
             (
-                "NCCL's log fills the disk. In our test, the log cost no bandwidth (45.3 ms per weight "
-                "sync with and without the log)"
+                "NCCL's log fills the disk. In our test, the log cost no time (45.3 ms per weight sync "
+                "with and without the log)"
             )
             if logs
             else "this variable is for experiments only, so do not keep it in scripts",

@@ -78,7 +78,7 @@ class Calls(Loop):
             )
 
     def counts(self) -> None:
-        """Rank 1 calls all_reduce with another data type of the same size."""
+        """Rank 1 calls all_reduce with a different data type of the same size."""
         with self.before_the_end():
             self.dist.all_reduce(
                 self.torch.ones(64, dtype=self.torch.int32 if self.rank == 1 else self.torch.float32)
@@ -100,7 +100,7 @@ class Calls(Loop):
         from torch.nn.parallel import DistributedDataParallel
 
         self.until_trouble()
-        layers = [self.net, *[self.torch.nn.Linear(8, 8)] * (self.rank == 2)]
+        layers = [self.net, *([self.torch.nn.Linear(8, 8)] if self.rank == 2 else [])]
         DistributedDataParallel(self.torch.nn.Sequential(*layers))
 
     def uneven(self) -> None:

@@ -108,10 +108,12 @@ class Steady(Loop):
     def parallel(self) -> None:
         """Two process groups of different sizes."""
         with self.training():
-            halves = [self.dist.new_group([0, 1]), self.dist.new_group([self.size - 1])]
+            first_two, last_one = self.dist.new_group([0, 1]), self.dist.new_group([self.size - 1])
             for _ in range(80):
                 self.step()
-                self.dist.all_reduce(self.torch.ones(8), group=halves[self.rank == self.size - 1])
+                self.dist.all_reduce(
+                    self.torch.ones(8), group=last_one if self.rank == self.size - 1 else first_two
+                )
                 time.sleep(0.4)
 
     def pipeline(self) -> None:

@@ -176,8 +176,7 @@ class _Table:
         if (
             state == "completed"
             or entry["time_discovered_completed_ns"]
-            or entry["retired"]
-            and not name.startswith(("nccl:", "xccl:"))
+            or (entry["retired"] and not name.startswith(("nccl:", "xccl:")))
         ):
             letter = "c"
         else:

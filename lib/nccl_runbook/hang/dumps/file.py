@@ -85,10 +85,8 @@ def _bounded(size: int) -> Iterator[None]:
 def looks_like_dump(head: bytes) -> bool:
     """Whether a file that begins so is a pickle, or JSON that may be a dump or a live look (logs may begin
     with a bracket, too)."""
-    return (
-        head.startswith(b"\x80")
-        or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
-        and bool(_OURS.search(head))
+    return head.startswith(b"\x80") or (
+        head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") and bool(_OURS.search(head))
     )
 
 
@@ -152,7 +150,7 @@ def outcome(data: bytes) -> Outcome:
     try:
         value = {} if data.startswith(b"\x80") else decode(data)
         looks = stacks.looks_in(value)
-        if looks or value and not (isinstance(value, list) or "entries" in value or "pg_config" in value):
+        if looks or (value and not (isinstance(value, list) or "entries" in value or "pg_config" in value)):
             return None, looks, "" if looks else FOREIGN
         return read(data), None, ""
     except Refused as error:

@@ -52,8 +52,8 @@ def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
     [] where all are together."""
     clocks = Clocks()
     for rank, reading in sorted(readings.items()):
-        for event, times in reading.ends.items():
-            clocks.note(event, str(rank), times[not event.startswith(ISSUED)] / 1e9)
+        for event, (issued_ns, ended_ns) in reading.ends.items():
+            clocks.note(event, str(rank), (issued_ns if event.startswith(ISSUED) else ended_ns) / 1e9)
     offsets = clocks.offsets()
     middle = statistics.median_low([c.offset_s for c in offsets]) if offsets else 0.0
     offsets = [dataclasses.replace(c, offset_s=round(c.offset_s - middle, 3)) for c in offsets]

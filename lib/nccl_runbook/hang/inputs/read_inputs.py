@@ -102,7 +102,9 @@ class Inputs:
         elif looks:
             whole = stacks.whole_looks(looks)
             self.files.append(
-                HangFile(name, "live", None, "" if whole else "is a record of another version of this tool")
+                HangFile(
+                    name, "live", None, "" if whole else "is a record of a different version of this tool"
+                )
             )
             self.looks += whole
             self.stacks += stacks.stacks_of(name, whole)

@@ -81,8 +81,9 @@ def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S
         return (
             Gap(
                 "no-permission",
-                "py-spy is not allowed to read this process. With kernel.yama.ptrace_scope 1 or "
-                "higher, only root or the job's parent process may do so",
+                "py-spy is not allowed to read this process. With kernel.yama.ptrace_scope 1, only root "
+                "(CAP_SYS_PTRACE) or an ancestor of the process may read it; with 2, only root; with 3, "
+                "no process",
             )
             if re.search(r"ermission|not permitted|root", words)
             else Gap("failed", words[-300:])
@@ -122,7 +123,11 @@ def recorder(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Union[
     try:
         return statuses_of(_request(f"/proc/{pid}/root{os.path.abspath(path)}", "/handler/fr_trace_json"))
     except socket.timeout:
-        return Gap("timed-out", f"the worker server did not answer within {RECORDER_DEADLINE_S:g} s")
+        return Gap(
+            "timed-out",
+            f"PyTorch's worker server (TORCH_WORKER_SERVER_SOCKET), which reads the flight recorder, did "
+            f"not answer within {RECORDER_DEADLINE_S:g} s",
+        )
     except OSError as error:
         return Gap("failed", f"{path}: {error.strerror or error}")
 
@@ -178,7 +183,7 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
     if not stem or rank is None:
         return Gap(
             "not-run",
-            "the job was started without TORCH_WORKER_SERVER_SOCKET and TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+            "the job was started with neither TORCH_WORKER_SERVER_SOCKET nor TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
         )
     file = next(
         (

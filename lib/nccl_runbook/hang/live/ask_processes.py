@@ -217,7 +217,7 @@ def ranks_among(by_pid: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Li
             None,
         )
         leaf = not any(pid in above[other] for other in named)
-        first_of_rank = owner is None and (p.has_torch or leaf and (p.job, p.rank) not in with_torch)
+        first_of_rank = owner is None and (p.has_torch or (leaf and (p.job, p.rank) not in with_torch))
         if first_of_rank if p.rank is not None else leaf and own_inodes(pid) - own_inodes(p.parent):
             ranks[pid] = p
         elif owner is not None:

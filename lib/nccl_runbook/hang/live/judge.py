@@ -103,8 +103,8 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         not_seen=[
             *not_seen_of(now, bare),
             *(
-                f"the current state of {host}, because the samples of this host are {seconds:.0f} s "
-                "older than the samples of the other hosts"
+                f"the current state of {host}: the samples of this host are {seconds:.0f} s older than "
+                "the samples of the other hosts"
                 for host, seconds in sorted(before.items())
             ),
         ],
@@ -221,7 +221,7 @@ def _undecided(base: Picture) -> Dict[str, Any]:
 
 
 def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks that were started with another world size than most, and now wait."""
+    """Ranks that were started with a different world size than most, and now wait."""
     sizes = collections.Counter(r.world_size for r, _ in members if r.world_size)
     if len(sizes) < 2 or not any(v.does in (*WAITING, "asleep") for v in base.ranks):
         return None
@@ -233,7 +233,7 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
     (common, most), (_, second) = sizes.most_common(2)
     odd = [v for v in base.ranks if most > second and v.process.world_size not in (common, None)]
     why = (
-        f"{is_are(odd)} started with another world size: {shown}"
+        f"{is_are(odd)} started with a different world size: {shown}"
         if odd
         else f"the ranks were started with different world sizes: {shown}"
     )

@@ -124,7 +124,7 @@ def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str
     )
     calls, spots = [waits_in(s) for s in main_stacks(rank)], len(set(places(rank)))
     on_cpu = share(rank, lambda what: what[:1] in "RD") >= BUSY_SHARE
-    if counts[1] > counts[0] or gpu_busy and spots > 1:
+    if counts[1] > counts[0] or (gpu_busy and spots > 1):
         return "moving"
     if gpu_busy:
         return "device"

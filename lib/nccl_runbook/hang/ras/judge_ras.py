@@ -48,7 +48,10 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
             f"ranks launched different numbers of {', '.join(calls)}, and NCCL's RAS cannot show which "
             "ranks are wrong."
         )
-    return "NCCL's RAS shows no lost rank, and no stalled rank that launched another number of collectives."
+    return (
+        "NCCL's RAS lists no lost rank, and no stalled rank whose number of launched collectives differs "
+        "from the other ranks."
+    )
 
 
 def _who(communicator: RasCommunicator, rank: RasRank) -> tuple[object, ...]:

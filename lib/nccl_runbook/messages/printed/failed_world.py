@@ -141,7 +141,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     )
     evidence = (
         *(
-            [Evidence(f"every wrong value that a single rank sent came from rank {sender}", "value check")]
+            [Evidence(f"every wrong value whose sender is known came from rank {sender}", "value check")]
             if sender is not None
             else []
         ),
@@ -191,7 +191,8 @@ def cannot_run(error: str, prefix: Sequence[str]) -> Finding:
     by_hand = shlex.join([*prefix, "-c", "import torch.distributed"])
     repeat = Remedy(
         "you",
-        "Repeat the failing start by hand, and correct this Python or its environment variables:",
+        "Run the failing command by hand, and repair the Python installation or the environment variables "
+        "with which this command fails:",
         (by_hand,),
     )
     return Finding(

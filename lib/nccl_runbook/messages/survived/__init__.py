@@ -21,15 +21,19 @@ Who = int | str  # a rank, or a file if the rank is unknown
 
 @dataclasses.dataclass(eq=False)
 class Survived:
-    """What each rank survived, while lines are read in the order of the logs."""
+    """What each rank survived, while lines are read in the order of the logs. ``order``, and every whole
+    number that is kept or returned, is the place of a line in that order."""
 
-    _last: int = -1  # the last error of any rank that echoes no other one
-    _raised: dict[Who, int] = dataclasses.field(
-        default_factory=dict
-    )  # the last exception that a program can survive
-    _to: dict[Who, int] = dataclasses.field(default_factory=dict)  # exceptions up to this one
-    _step: dict[Who, float] = dataclasses.field(default_factory=dict)  # the highest number of a step
-    _steps: dict[Who, list[int]] = dataclasses.field(default_factory=dict)  # the last higher ones
+    # the last error of any rank that echoes no other one
+    _last: int = -1
+    # rank -> its last exception that a program can survive
+    _raised: dict[Who, int] = dataclasses.field(default_factory=dict)
+    # rank -> the exception up to which it survived all
+    _to: dict[Who, int] = dataclasses.field(default_factory=dict)
+    # rank -> the highest number of a step
+    _step: dict[Who, float] = dataclasses.field(default_factory=dict)
+    # rank -> where its last SURVIVES steps with a new, higher number are
+    _steps: dict[Who, list[int]] = dataclasses.field(default_factory=dict)
 
     def raised(self, who: Who, order: int, text: str) -> None:
         """An error that echoes no other one."""

@@ -31,11 +31,11 @@ class Launch:
         """The flag behind a field, as text: as given ("true" for a bare flag), else its default, else
         empty."""
         named = {n: f["default"] for n, f in self.row["flags"].items() if f["field"] == field}
-        return [
-            *[next(iter(self.flags[name]), "true") for name in named if name in self.flags],
-            *map(str, named.values()),
-            "",
-        ][0]
+        return (
+            [next(iter(self.flags[name]), "true") for name in named if name in self.flags]
+            or [str(default) for default in named.values()]
+            or [""]
+        )[0]
 
     def number(self, field: str) -> int:
         """The value of a field; several values are added, as open-instruct does. ValueError if it is no

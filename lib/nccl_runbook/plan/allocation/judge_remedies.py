@@ -11,7 +11,7 @@ from nccl_runbook.plan.areal import Mode
 from nccl_runbook.plan.groups import Placed, Site, place
 
 LARGE_NODE = 8  # GPUs of an HGX or DGX node with A100, H100 or B200; a larger node is rare
-_OWN_GPU = "There, this allocation gives each rank a GPU of its own."
+_OWN_GPU = "With this number of GPUs, the allocation gives each rank a GPU of its own."
 
 
 def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> list[Remedy]:

@@ -56,8 +56,8 @@ def shape(launch: Launch) -> Shape:
         ),
         (
             backend == "vllm" and rollout % tensor > 0,
-            f"NeMo-RL refuses {rollout} generation GPUs, because this is not a multiple of {tensor} "
-            "(tensor, pipeline)",
+            f"NeMo-RL refuses {rollout} generation GPUs, because this is not a multiple of {tensor}, "
+            "the number of GPUs per engine (tensor x pipeline)",
         ),
     )
     notes = that_apply(

@@ -23,7 +23,7 @@ def shape(launch: Launch) -> Shape:
         pools = [Pool(1, launch.number("infer") if serves else 0), Pool(1, launch.number("train"))]
     rollout, train = (pool.nodes * pool.gpus for pool in pools)
     broadcast = launch.value("broadcast")
-    update = broadcast if broadcast or serves and not lora else "filesystem"
+    update = broadcast if broadcast or (serves and not lora) else "filesystem"
     in_memory = update in ("", "nccl", "nixl")
     refusals = that_apply(
         (

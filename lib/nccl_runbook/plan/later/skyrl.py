@@ -31,7 +31,7 @@ def shape(launch: Launch) -> Shape:
         raise ValueError(f"{missing[0]} is not given, and its default differs between versions of SkyRL")
     parts = [part("trainer", "skyrl", "policy", size["trainer"])]
     for role in (r for r in has if has[r]):
-        shares = together or role == "ref" and launch.on("share_ref")
+        shares = together or (role == "ref" and launch.on("share_ref"))
         parts.append(part("trainer", "skyrl", role, size[role], anchor=0 if shares else None))
     # together, every GPU is its own bundle, and Ray spreads bundles over any nodes
     own = [pools.get(str(p.name), pools["trainer"]) for p in parts if p.anchor is None and not together]

@@ -30,8 +30,8 @@ def shape(launch: Launch) -> Shape:
         ),
         (
             backend == "ipc",
-            f"the trainer runs on the same {ranks} GPUs as the workers, because CUDA IPC handles do "
-            "not leave a GPU",
+            f"the trainer runs on the same {ranks} GPUs as the workers, because with vLLM's IPC backend, "
+            "each worker reads only the handles for its own GPU",
         ),
         (True, "this plan contains only the engines, because their trainer is another program"),
     )

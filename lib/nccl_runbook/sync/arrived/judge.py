@@ -5,11 +5,12 @@ from nccl_runbook.sync.arrived.facts import Arrival
 
 REMEDIES = {
     "absent": "Compare the names that your sync sends with the names that the engine loads.",
-    "dtype": "Convert the tensor before you send it. If the engine converts the tensor, give dtype= in the "
-    "trainer's digest.",
+    "dtype": "Convert the tensor before you send it. If the engine converts the tensor itself, pass the "
+    "engine's dtype in the trainer: digest.save(..., dtype=...).",
     "shape": "Check how the engine splits and fuses this tensor, and what its loader received.",
-    "values": "Make both digests between the same two training steps. If the tensor still differs, check "
-    "whether your sync loads an old value, another rank's part, or another order of elements.",
+    "values": "Make both digests at the same point of the training: after the sync, and before the next "
+    "step. If the tensor still differs, check whether your sync loads an old value, another rank's part, or "
+    "the elements in a different order.",
 }
 
 

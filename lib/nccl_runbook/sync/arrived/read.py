@@ -15,7 +15,12 @@ _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|module|_fsdp_wrapped_module|_
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 # stacks of experts, as vLLM's FusedMoE (w13: gate, then up) and transformers name them; rows in this order
 _STACK = re.compile(r"(.*\bexperts\.)(w13_weight|gate_up_proj|w2_weight|down_proj)")
-_EACH = {True: ("gate_proj", "up_proj"), False: ("down_proj",)}
+_EACH = {
+    "w13_weight": ("gate_proj", "up_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "w2_weight": ("down_proj",),
+    "down_proj": ("down_proj",),
+}
 _OTHER_NAME = {"w13_weight": "gate_up_proj", "w2_weight": "down_proj"}
 _TIED = ("lm_head.weight", "model.embed_tokens.weight")  # one tensor, which either side may leave out
 _PADDED = ("embed_tokens", "lm_head")  # engines round their rows up, with zeros, which add nothing to a sum
@@ -54,6 +59,7 @@ def collect(trainer: str, engine: str) -> Arrival:
 
 
 def _digest(path: str) -> dict[str, Held]:
+    """Tensor name -> what one side holds. ValueError if the file cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             tensors = json.load(file)["tensors"].items()
@@ -66,6 +72,7 @@ def _digest(path: str) -> dict[str, Held]:
 
 
 def _held(dtype: str, shape: Sequence[int], sums: Sequence[str]) -> Held:
+    """The entry of a tensor. ValueError if it has no shape."""
     if not all(type(side) is int and 0 <= side < 1 << 40 for side in shape):
         raise ValueError("no shape")
     columns = shape[-1] if len(shape) > 1 else 1
@@ -105,15 +112,20 @@ def sources(name: str, other: Digest) -> list[str]:
         return [name]
     if stack:
         also = [f"{stack[1]}{n}" for names in _OTHER_NAME.items() if stack[2] in names for n in names]
-        each = _EACH[stack[2] in ("w13_weight", "gate_up_proj")]
+        each = _EACH[stack[2]]
         experts = itertools.takewhile(lambda e: f"{stack[1]}{e}.{each[0]}.weight" in other, itertools.count())
         names = [n for n in also if n in other] or [
-            f"{stack[1]}{e}.{p}.weight" for e in experts for p in each
+            f"{stack[1]}{expert}.{part}.weight" for expert in experts for part in each
         ]
     elif name in _TIED:
         names = [n for n in _TIED if n in other]
     else:
-        names = [name.replace(one, p) for one, parts in _FUSED.items() if f".{one}." in name for p in parts]
+        names = [
+            name.replace(fused, part)
+            for fused, parts in _FUSED.items()
+            if f".{fused}." in name
+            for part in parts
+        ]
     return names if all(n in other for n in names) else []
 
 
@@ -127,8 +139,10 @@ def _pair(trainer: list[str], engine: list[str], held: Digest, ranks: Sequence[D
     together = joined(shards, side_by_side=shards[0].rows == want.rows)
     each = shards if all(shard[:3] == want[:3] for shard in shards) else [together]
     fused = len(shards) > 1 and len(trainer) + len(engine) > 2
-    outcome, got = max(
-        ((_said(want, got, engine[0], fused), got) for got in each), key=lambda s: not s[0].startswith("same")
+    # the first that differs, if any does
+    outcome, got = min(
+        ((_said(want, got, engine[0], fused), got) for got in each),
+        key=lambda pair: pair[0].startswith("same"),
     )
     return Pair(trainer, engine, outcome, f"{want} on the trainer, {got} on the engine")
 

@@ -104,7 +104,11 @@ def _counted(pairs: Sequence[tuple[Place, Place]], prefix: Sequence[str], within
     except OSError as error:
         raise ValueError(f"{prefix[0]} cannot be run: {error.strerror}") from error
     except subprocess.TimeoutExpired:
-        return Gap("timed-out", f"a file could not be read for {late_s:.0f} s")
+        return Gap(
+            "timed-out",
+            f"the comparison of the checkpoints did not end within {late_s:.0f} s, probably because a read "
+            "from a file hangs",
+        )
     lines = done.stdout.splitlines()
     if done.returncode == LATE:
         return Gap("timed-out", f"{len(lines)} of {len(pairs)} tensors were compared in {within_s:.0f} s")

@@ -7,7 +7,6 @@ from nccl_runbook.sync.pays.facts import Comparison
 # below that, gather, assembly and apply take longer than the link. TRL, one node: 0.15 s in full, 1.3
 # to 27 s as a delta through a bucket (trl#5937); verl, 72B: 0.5 to 1.8 of 24 s on the wire (verl#7060)
 SMALL_S = 0.15
-SAME = Remedy("you", "Name two checkpoints that the same trainer saved, in the same dtype.")
 
 
 def judge(comparison: Comparison | Gap) -> list[Finding]:
@@ -21,7 +20,7 @@ def judge(comparison: Comparison | Gap) -> list[Finding]:
                 Severity.BROKEN,
                 f"The two checkpoints do not contain the same tensors: {comparison.difference}",
                 (),
-                (SAME,),
+                (Remedy("you", "Name two checkpoints that the same trainer saved, in the same dtype."),),
             )
         ]
     return [
@@ -42,36 +41,36 @@ def judge(comparison: Comparison | Gap) -> list[Finding]:
 
 
 def _fastest(comparison: Comparison) -> tuple[str, Severity, str]:
+    """Id, severity and title of the finding that names the fastest of full and delta; the first case that
+    applies."""
     total = comparison.total
     full, delta = comparison.on_link_s(total.size), comparison.on_link_s(total.delta)
     needed = total.size / 1e9 / max(full - delta, 1e-9)
     share = f"{percent(total.changed, total.values)} of the values changed"
-    at, whole = (
-        f"{full:.3g} s at {comparison.link_gb_per_s:g} GB/s",
-        "gathering, assembling and applying the weights take additional time",
-    )
+    full_time = f"{full:.3g} s at {comparison.link_gb_per_s:g} GB/s"
     cases = (
         (
             not total.changed,
             "nothing-changed",
             "Nothing changed, because both checkpoints contain the same bits",
         ),
-        (delta >= full, "full", f"A full sync is fastest, {at}. {share}, so a delta saves no bytes"),
+        (delta >= full, "full", f"A full sync is fastest, {full_time}. {share}, so a delta saves no bytes"),
         (
             full < SMALL_S,
             "small",
-            f"A full sync is fast enough, {at}, because {whole} than the link ({share})",
+            f"A full sync is fast enough, {full_time}. Gathering, assembling and applying the weights "
+            f"usually take longer than this transfer ({share})",
         ),
         (
             delta + comparison.find_s < full,
             "delta",
             f"A delta sync is fastest, with {delta + comparison.find_s:.3g} s including the search for "
-            f"changes. A full sync takes {at} ({share})",
+            f"changes. A full sync takes {full_time} ({share})",
         ),
         (
             True,
             "full-unless-found-fast",
-            f"A full sync is faster, {at}. A delta sync wins only if the changes are found at more "
+            f"A full sync is faster, {full_time}. A delta sync wins only if the changes are found at more "
             f"than {needed:.3g} GB/s ({share})",
         ),
     )
@@ -80,21 +79,18 @@ def _fastest(comparison: Comparison) -> tuple[str, Severity, str]:
 
 
 def _evidence(comparison: Comparison) -> list[str]:
-    total, search = (
-        comparison.total,
-        f"finding the changes took {comparison.find_s:.3g} s on one CPU core of this machine",
-    )
-    rate, limit = (
-        total.size / max(comparison.core_s, 1e-9),
-        (total.size - total.delta) / max(comparison.find_s, 1e-9),
-    )
+    """What each method sends, how long the search for changes took, and for which links it pays."""
+    total = comparison.total
+    rate_gb_per_s = total.size / 1e9 / max(comparison.core_s, 1e-9)
+    limit_gb_per_s = (total.size - total.delta) / 1e9 / max(comparison.find_s, 1e-9)
     return [
         f"a full sync sends {total.size:,} bytes, a delta sync {total.delta:,} bytes, and FP8 "
         f"{total.fp8:,} bytes",
-        f"{search} ({rate / 1e9:.2g} GB of each checkpoint per second, {comparison.counter}). "
+        f"finding the changes took {comparison.find_s:.3g} s on one CPU core of this machine "
+        f"({rate_gb_per_s:.2g} GB of each checkpoint per second, {comparison.counter}). "
         "The search was not measured on a GPU",
-        f"with this search, a delta sync is faster on links below {limit / 1e9:.3g} GB/s, and slower "
-        "on faster links such as NVLink",
+        f"at this speed of the search, a delta sync is faster than a full sync on links below "
+        f"{limit_gb_per_s:.3g} GB/s, and slower on faster links",
     ]
 
 

@@ -87,7 +87,7 @@ def header(path: str) -> dict[str, Place]:
     length = int.from_bytes(start, "little")
     refuse(
         (
-            start[:2] == b"PK" or start[:1] == b"\x80" and length > whole,
+            start[:2] == b"PK" or (start[:1] == b"\x80" and length > whole),
             f"{path} is a PyTorch pickle, which can run code, so {CONVERT}",
         ),
         (

@@ -68,7 +68,12 @@ def elsewhere(decides: tuple[str, ...]) -> tuple[str, ...]:
     return (
         decides
         if not NVIDIA_WORDS.search(" ".join(decides))
-        else ("by hand", "the same collective in the test of that library (rccl-tests, hccl_test)", "")
+        else (
+            "by hand",
+            "whether the same collective fails in the test program of the library that the job uses "
+            "(rccl-tests for RCCL, hccl_test for HCCL)",
+            "",
+        )
     )
 
 

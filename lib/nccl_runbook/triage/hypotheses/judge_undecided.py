@@ -230,7 +230,7 @@ def findings_beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             (
                 "catalogue-differs",
                 logs.catalogue != version(),
-                "the record was made with another version of the message catalogue, so only its "
+                "the record was made with a different version of the message catalogue, so only its "
                 "quoted lines were read again",
                 (),
             ),

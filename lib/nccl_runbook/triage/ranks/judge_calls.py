@@ -120,7 +120,7 @@ def numbered_calls_differ(logs: Logs) -> list[Indication]:
     against = ("these calls may belong to two groups of the same size, and then they are no mismatch",)
     find = (
         "you",
-        "Compare the two calls, and find out why the ranks differ, such as another branch, another "
+        "Compare the two calls, and find out why the ranks differ, such as a different branch, different "
         "input, or an extra call.",
         (),
     )

@@ -99,7 +99,7 @@ def _versions(row: Mapping[str, str], context: str) -> list[Indication]:
         if re.match(row.get("older", ""), v[1])
         and (_SAYS["since"].search(before + v[0][: -len(v[1])]) or _SAYS["on"].match(clause, v.end()))
     ]
-    if not (good and (bad or row["alone"]) or begins and not good and not row["alone"]):
+    if not ((good and (bad or row["alone"])) or (begins and not good and not row["alone"])):
         return []
     lines = tuple(
         dict.fromkeys(LogLine(CONTEXT, 1, clause) for _, clause in (*(good or begins)[:1], *bad[:1]))

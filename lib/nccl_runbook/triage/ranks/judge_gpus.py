@@ -88,7 +88,7 @@ def versions_differ(logs: Logs) -> list[Indication]:
     speakers = [who for those in by_version.values() for who in those]
     are_ranks, are_hosts = all(w.startswith("rank ") for w in speakers), not files & {*speakers}
     apart = len(speakers) == len(set(speakers)) and (
-        are_ranks or are_hosts and "nccl-message-truncated" in logs.seen
+        are_ranks or (are_hosts and "nccl-message-truncated" in logs.seen)
     )
     says = "; ".join(
         f"{', '.join(w[:4])} {'runs' if len(w) == 1 else 'run'} NCCL {v}" for v, w in by_version.items()

@@ -20,7 +20,7 @@ def operations_differ(works: list[tuple[int, Timeout]]) -> list[Indication]:
     called = " and ".join(f"{rank_names(those)} called {op}" for op, those in ranks.items())
     says = (
         f"As call number {number}, {called}, so the ranks wait for each other. Ranks match collectives "
-        "by order, so one rank made an extra call or took another branch, at this call or earlier."
+        "by order, so one rank made an extra call or took a different branch, at this call or earlier."
     )
     find = (
         "Find where the ranks diverge. Let torch compare each collective, and look for a condition or "

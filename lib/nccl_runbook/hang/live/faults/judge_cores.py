@@ -54,7 +54,7 @@ def short_of_cores(base: Picture, picture: Picture) -> Picture:
         if v.process and v.does != "missing" and not is_still(v.process)
     ]
     slowed = [(part, v) for part, v in shares if part > (1 - waits_share(v) if late else 1) / 2]
-    if not slowed or late and picture.kind not in LATE:
+    if not slowed or (late and picture.kind not in LATE):
         return picture
     first, least = slowed[0][1], min(part for part, _ in slowed)
     shown = (

@@ -20,7 +20,7 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
     """Ranks that should be on the hosts that were looked at, and are not there or have
     no torch yet, while others wait."""
     gone, starting = missing_ranks(members, bare), [v for v in base.ranks if v.does == "starting"]
-    if not any(v.does in (*WAITING, "asleep") for v in base.ranks) or not gone and not starting:
+    if not any(v.does in (*WAITING, "asleep") for v in base.ranks) or (not gone and not starting):
         return None
     if not gone:
         return accuse(
@@ -165,7 +165,7 @@ def rank_elsewhere(base: Picture, members: Members) -> Optional[Picture]:
             "the log. Which rank ended first?",
         )
     before, late = stale(members), [v for v in late if v not in went]
-    if not late or moving or not sure and len(still) <= len(late):
+    if not late or moving or (not sure and len(still) <= len(late)):
         return None
     fresh = [v for v in late if v.host not in before]  # where the others are now is unknown
     return never_came(base, fresh or late, "likely" if sure and fresh else "possible", [])

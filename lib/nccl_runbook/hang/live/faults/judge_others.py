@@ -40,10 +40,8 @@ def strangers(base: Picture, members: Members) -> Optional[Picture]:
     homes = {s.local: r.pid for r, _ in members for s in known(r.sockets)}
     together = any(homes.get(s.remote, r.pid) != r.pid for r, _ in members for s in known(r.sockets))
     bare = not any(r.has_torch or r.nccl for r, _ in members)
-    if (
-        any(r.rank is not None or r.world_size for r, _ in members)
-        or not bare
-        and (together or any(v.where or not v.frame for v in base.ranks))
+    if any(r.rank is not None or r.world_size for r, _ in members) or (
+        not bare and (together or any(v.where or not v.frame for v in base.ranks))
     ):
         return None
     lacks = (

@@ -99,18 +99,21 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def lost(base: Picture, members: Members) -> Optional[Picture]:
-    """Data that waiting ranks sent is never acknowledged: between two hosts either may be at fault, of
-    several the common one; None if all data is acknowledged."""
-    still, known = {(v.host, v.pid) for v in base.ranks if v.does in AT_REST}, {v.host for v in base.ranks}
-    if not (paths := _paths([(r, look) for r, look in members if (look.host, r.pid) in still])):
+    """Data that waiting ranks sent is never acknowledged. With one path, either of its hosts may be at fault;
+    with several, the host that all of them share. None if all data is acknowledged."""
+    resting = {(v.host, v.pid) for v in base.ranks if v.does in AT_REST}
+    hosts = {v.host for v in base.ranks}
+    if not (paths := _paths([(rank, look) for rank, look in members if (look.host, rank.pid) in resting])):
         return None
-    common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
+    # no host is blamed if a path leads to a host that was not looked at
+    is_certain = len(paths) > 1 and hosts.issuperset(host for path in paths for host in path)
+    shared_by_all = set.intersection(*map(set, paths)) if is_certain else set()
     why = (
         f"data that ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} "
         "is not acknowledged. The network path drops packets (firewall, link), or a host is down"
     )
-    held = [s for links in paths.values() for s in links[:2]]
-    cut_off = [v for v in base.ranks if common == {v.host}]
+    resent = [s for sockets in paths.values() for s in sockets[:2]]
+    cut_off = [v for v in base.ranks if shared_by_all == {v.host}]
     return accuse(
         base,
         "unreachable",
@@ -123,28 +126,34 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
                 f"{s.local} to {s.remote}: data was sent again {s.repeated} times without an answer",
                 "/proc/net/tcp",
             )
-            for s in held[:8]
+            for s in resent[:8]
         ],
-        decides=f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from "
-        f"{held[0].local.rpartition(':')[0]}",
+        decides=f"ping -c 3 {shlex.quote(_address(resent[0].remote).strip('[]'))}   # from "
+        f"{_address(resent[0].local)}",
     )
 
 
 def _has_store(rank: LiveRank) -> bool:
+    """Whether the rank is connected to the port of the store; True if it names no port."""
     return not (port := rank.variables.get("MASTER_PORT")) or any(
         s.remote.endswith(f":{port}") for s in known(rank.sockets)
     )
 
 
+def _address(end: str) -> str:
+    """ "10.0.0.1:29500" without the port."""
+    return end.rpartition(":")[0]
+
+
 def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
-    """Pairs of hosts, ordered, between which data is resent and never acknowledged; the address if no look
-    knows its host. Connections to hosts outside the inner network (a tracker, a proxy) do not belong to the
-    job."""
-    homes = {s.local.rpartition(":")[0]: look.host for r, look in members for s in known(r.sockets)}
+    """Pairs of hosts, ordered, between which data is resent and never acknowledged -> their sockets; the
+    address if no look knows its host. Connections to hosts outside the inner network (a tracker, a proxy) do
+    not belong to the job."""
+    host_of = {_address(s.local): look.host for rank, look in members for s in known(rank.sockets)}
     return grouped(
-        (tuple(sorted((look.host, homes.get(address, address)))), s)
-        for r, look in members
-        for s in known(r.sockets)
+        (tuple(sorted((look.host, host_of.get(_address(s.remote), _address(s.remote))))), s)
+        for rank, look in members
+        for s in known(rank.sockets)
         if s.state == "ESTABLISHED" and s.repeated >= REPEATED
-        if (address := s.remote.rpartition(":")[0]) in homes or INNER.match(s.remote)
+        if _address(s.remote) in host_of or INNER.match(s.remote)
     )

@@ -47,8 +47,8 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         f"{max(others):.0f} W, all at 100 % utilisation"
     )
     still = Evidence(
-        "all ranks launched the same number of collectives, and no rank has launched another "
-        "collective since",
+        "all ranks launched the same number of collectives, and no rank launched a further collective "
+        "between the samples",
         "NCCL RAS",
     )
     evidence = [Evidence(f"power: {shown}", "NVML"), *([still] if stands_still(members) else [])]
@@ -56,7 +56,7 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         base,
         "gpu-stuck",
         odd,
-        f"reached the collective, but its GPU still runs another kernel: this GPU draws {shown}",
+        f"reached the collective, but its GPU still runs a different kernel: this GPU draws {shown}",
         cause=None,
         status="likely" if len(evidence) > 1 else "possible",
         observed=evidence,

@@ -20,10 +20,8 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
     way, or in one place, where nobody is missing. Ranks that all wait for their GPUs, or poll, may be
     stepping all the while, unless RAS shows that they launch nothing."""
     may_step = all(v.does in ("device", "spins") for v in base.ranks)
-    if (
-        any(v.does not in ("waits", "device", "spins") for v in base.ranks)
-        or may_step
-        and not stands_still(members)
+    if any(v.does not in ("waits", "device", "spins") for v in base.ranks) or (
+        may_step and not stands_still(members)
     ):
         return None
     places = [(v.where, v.frame.partition(" (in ")[0]) for v in base.ranks]

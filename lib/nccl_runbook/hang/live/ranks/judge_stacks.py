@@ -30,7 +30,7 @@ INIT = frozenset(
     )
 )
 
-ANSWER = "an answer over a socket: a key of the store that nobody sets, or a server"
+ANSWER = "an answer over a socket: the value of a store key that no rank sets, or the reply of a server"
 _ASKS = re.compile(r"(?:do_|do_sys_|p)?poll")  # not epoll: servers and asyncio wait there
 _QUEUE = re.compile(r"/(?:queue|multiprocessing/queues|selectors|socketserver)\.py$")
 _CHILD = re.compile(r"/(?:subprocess|multiprocessing/(?:process|popen_\w+))\.py$")
@@ -49,23 +49,24 @@ def polls(rank: LiveRank) -> bool:
 
 
 def asks(rank: LiveRank) -> bool:
-    """It waits for an answer over a socket, and what waits is native code right below its own:
-    get() and wait() of torch's store have no frame."""
-    last = main_stacks(rank)[-1:]
-    return any([own_frame(s)] == s.frames[:1] for s in last) and bool(
+    """Whether the rank waits for an answer over a socket, in native code that its own code called: get() and
+    wait() of torch's store have no frame."""
+    last_stack = main_stacks(rank)[-1:]
+    return any(stack.frames and own_frame(stack) == stack.frames[0] for stack in last_stack) and bool(
         _ASKS.match(rank.samples[-1].threads[0].waits)
     )
 
 
 def awaits_work(rank: LiveRank) -> bool:
-    """It waits for a queue or for a client: an engine between two requests does, and a rank whose own thread
-    brings nothing more. Frames of the standard library alone count, from the innermost on: code that a server
-    calls does not wait for a client, and neither does what waits for a child process."""
+    """Whether the rank waits for a queue or for a client: an engine between two requests does, and a rank
+    whose own thread brings nothing more. Only the innermost frames count, as long as they belong to the
+    standard library: code that a server calls does not wait for a client, and neither does what waits for a
+    child process."""
     files = [
-        f.file
-        for stack in main_stacks(rank)[-1:]
-        for f in itertools.takewhile(
-            lambda frame: LIBRARY.search(frame.file) and "-packages/" not in frame.file, stack.frames
+        frame.file
+        for last_stack in main_stacks(rank)[-1:]
+        for frame in itertools.takewhile(
+            lambda frame: LIBRARY.search(frame.file) and "-packages/" not in frame.file, last_stack.frames
         )
     ]
     return any(map(_QUEUE.search, files)) and not any(map(_CHILD.search, files))
