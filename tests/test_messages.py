@@ -63,6 +63,18 @@ def of_line(row: dict) -> set[str]:
     return {other["cause"] for other in ROWS.values() if line in (other["id"], other.get("same"))}
 
 
+def test_every_row_is_complete():
+    """A line of its own or of another row, a known cause, and as many near misses as samples."""
+    for row in ROWS.values():
+        missing = {"cause", "status"} - row.keys()
+        assert not missing, f"{row['id']} lacks {', '.join(sorted(missing))}"
+        assert ("line" in row) != ("same" in row), f"{row['id']} needs either line or same"
+        assert "line" in ROWS[row.get("same", row["id"])], f"{row['id']}: the row that same names has no line"
+        assert row["cause"] in causes(), f"{row['id']}: {row['cause']} is no id of causes.toml"
+        assert row["status"] in ("established", "likely", "possible"), f"{row['id']}: no such status: {row['status']}"
+        assert len(samples(row, "fires")) == len(samples(row, "quiet")), f"{row['id']} needs as many samples in quiet as in fires"
+
+
 @pytest.mark.parametrize("row", [row for row in ROWS.values() if "fires" in row], ids=lambda row: row["id"])
 def test_a_row_fires_on_its_sample_and_not_on_what_only_looks_like_it(tmp_path, row):
     clue = next(c for c in clues.clues() if c.id == row["id"])
@@ -96,14 +108,6 @@ def test_ids_are_unique_words_with_the_program_first():
 
 def test_what_is_led_by_another_cause_is_a_row() -> None:
     assert {*LED_BY} <= {*ROWS} and {*LED_BY.values()} <= {*causes()}
-
-
-def test_every_row_is_complete():
-    """A line of its own or of another row, a known cause, and as many near misses as samples."""
-    for row in ROWS.values():
-        assert ("line" in row) != ("same" in row) and "line" in ROWS[row.get("same", row["id"])], row["id"]
-        assert row["cause"] in causes() and row["status"] in ("established", "likely", "possible"), row["id"]
-        assert len(samples(row, "fires")) == len(samples(row, "quiet")), row["id"]
 
 
 def texts(row: dict) -> list[str]:

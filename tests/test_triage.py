@@ -75,7 +75,8 @@ class TestEveryCause:
 def test_what_decides_is_asked_of_what_can_answer_it():
     for cause in causes().values():
         probe, why, line = cause.decides
-        assert (probe[:2].isdecimal()) == line.startswith((f"nccl-runbook run --step {probe}", "nccl-runbook ab ")), cause.id
+        runs_a_step = line.startswith((f"nccl-runbook run --step {probe}", "nccl-runbook ab "))
+        assert probe[:2].isdecimal() == runs_a_step, f"{cause.id}: `line` runs the step that is `probe`, or `probe` is `by hand`"
         assert "py-spy" not in line or re.search(r"stack|state|branch", why), cause.id  # it shows stacks, no counts and no exceptions
     assert {causes()[c].decides[0] for c in ("env-conflict", "nccl-library-conflict", "ulimit-too-low")} == {"02-environment"}
 
@@ -109,8 +110,8 @@ def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
 def test_every_cause_of_the_table_has_a_sample_words_and_a_probe():
     assert {s[0] for s in SAMPLES} | {row["cause"] for row in _rows() if "fires" in row} == set(causes()) - INTERNAL
     for cause in causes().values():
-        assert cause.source and all(cause.decides), cause.id
-        assert cause.id in INTERNAL or (cause.says.count(".") >= 1 and cause.remedy), cause.id
+        assert cause.source and all(cause.decides), f"{cause.id}: source, or a part of decides, is empty"
+        assert cause.id in INTERNAL or (cause.says.count(".") >= 1 and cause.remedy), f"{cause.id}: says needs a sentence, remedy a row"
     assert {c.cause for c in clues()} <= set(causes())
 
 

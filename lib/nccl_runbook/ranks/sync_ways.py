@@ -248,8 +248,8 @@ def opened(message):
     ]
 
 
-# ways that fill two buffers of a bucket's size in turn
-# name -> its way; sync/methods.py lists the same names
+# name -> its way; sync/methods.py lists these names, those of sync_delta.py and sync_reshard.py, and
+# nccl-one-gpu
 METHODS = {
     "nccl-flat": flat,
     "nccl-list": listed,
@@ -265,5 +265,5 @@ METHODS = {
     "disk-shm": sync_disk.disk,
     "disk": sync_disk.disk,
 }
-# those that send buckets of tensors; gloo-delta does so in its first sync
+# those that fill two buffers of a bucket's size in turn; gloo-delta does so in its first sync
 IN_BUCKETS = {"gloo-delta", *(name for name, way in METHODS.items() if way in (flat, ipc_flat))}
