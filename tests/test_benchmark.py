@@ -21,14 +21,13 @@ LEAST = {"cause first": 171, "cause among three": 181, "likely or established, a
 MOST = {"likely or established, and wrong": 1, "healthy runs accused": 0}
 
 
-def test_a_cause_with_samples_has_three_and_labels_are_causes() -> None:
-    """A cause that came after the samples has none: whoever has read its messages cannot write them, and published figures count 240."""
+def test_every_cause_has_three_samples_and_labels_are_causes() -> None:
     cases = list(reports.samples())
     counts = Counter(case["cause"] for case in cases)
-    assert {cause: count for cause, count in counts.items() if count < 3} == {} and counts["benign"] >= 10
+    assert {cause: counts[cause] for cause in causes() if counts[cause] < 3} == {} and counts["benign"] >= 10
     assert {name for case in cases for name in (case["cause"], *case["also"])} <= set(causes())
     assert all(case["text"].strip() and (case["fix"] or case["cause"] == "benign") and re.compile(case["fix"]) for case in cases)
-    assert len({case["text"] for case in cases}) == len(cases) >= 252
+    assert len({case["text"] for case in cases}) == len(cases)
 
 
 def test_the_tool_does_not_fall_behind_on_the_samples(capsys: pytest.CaptureFixture[str]) -> None:
