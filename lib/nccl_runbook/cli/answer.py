@@ -115,7 +115,7 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 metavar="FILE",
                 callback=in_a_folder,
-                help="Also write the stacks and process states to this file. `look --record` judges such "
+                help="Also write what was read, such as stacks, to this file. `look --record` judges such "
                 "files later, and joins the files of several hosts.",
             ),
         ],

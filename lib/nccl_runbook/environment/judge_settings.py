@@ -179,8 +179,8 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
     shared = Remedy(
         "your launcher",
         "On one host, NCCL uses P2P and shared memory only between ranks that have the same /dev/shm and "
-        "the same host name (or NCCL_HOSTID). Let the containers share /dev/shm:",
-        ("docker run --ipc=host IMAGE",),
+        "the same host name (or NCCL_HOSTID). Let the containers share both:",
+        ("docker run --ipc=host --uts=host IMAGE",),
     )
     network = Remedy(
         "your launcher",

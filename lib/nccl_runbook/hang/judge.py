@@ -281,7 +281,7 @@ def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, 
             else Remedy(
                 "you",
                 "Read the code around the line where the rank is. The rank is too late for the timeout, or "
-                "took a branch that does not call the collective. All ranks of a group make the same calls.",
+                "took a branch without the collective. All ranks of a group must make the same calls.",
             )
         ]
     decides = (

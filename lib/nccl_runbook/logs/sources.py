@@ -225,7 +225,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Any:
     gigabytes: ValueError."""
     if member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return archive.open(member)
-    raise ValueError("only deflate is read in a zip file. Unpack the zip file first")
+    raise ValueError("in a zip file, only plain and deflated files are read. Unpack the zip file first")
 
 
 def _members(

@@ -113,8 +113,8 @@ def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     how = (
         f"undecided after {guilty.asked} tests ({guilty.why_not})"
         if guilty.why_not
-        else f"the test fails if only {'it is' if n == 1 else 'they are'} set, and passes without {it}, with "
-        f"the other {guilty.among - n} variables set"
+        else f"the test fails if only {'it is' if n == 1 else 'they are'} set, and passes without {it}"
+        + (f", with the other {counted(guilty.among - n, 'variable')} set" if guilty.among > n else "")
     )
     return (
         Evidence(
