@@ -489,12 +489,12 @@ def test_a_run_that_ended_early_hides_nothing_of_what_is_given_beside_it(tmp_pat
     log.write_text("node0:2360:2360 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n")
     folder.mkdir()
     started = "2026-11-20T14:02:00Z"
-    for step, status in (("00-start", "ok"), ("07-logs", "running"), ("04-transports", "running")):
-        (folder / f"{step}.json").write_text(json.dumps(to_json(Record(step=step, status=status, started=started))))
+    begun = of_findings("00-start", [Finding("gpus-there", Severity.OK, "the host has 2 GPUs")])
+    for record in (begun, *(Record(step=step, status="running", started=started) for step in ("07-logs", "04-transports"))):
+        (folder / f"{record.step}.json").write_text(json.dumps(to_json(record)))
     found, alone = diagnose(log, folder), diagnose(folder)
     assert found["lead"]["cause"] == "socket-interface-wrong"
-    # the record of 00-start says ok, but holds no fact
-    assert {s["step"]: s["status"] for s in found["steps"]} == {"00-start": "unknown", "07-logs": "broken", "04-transports": "unknown"}
+    assert {s["step"]: s["status"] for s in found["steps"]} == {"00-start": "ok", "07-logs": "broken", "04-transports": "unknown"}
     assert alone["verdict"] == "unknown" and all("still at work" not in s["reason"] for s in alone["steps"])
     assert "04-transports" in alone["sentence"]  # the first one that is missing
 

@@ -112,7 +112,7 @@ def _recorded(paths: Iterable[str]) -> list[Record]:
 
     loaded = [
         r
-        if r.facts or r.findings
+        if r.facts or r.findings or r.status != "ok"
         else dataclasses.replace(r, status="unknown", reason=f"{path} contains no facts")
         for path in paths
         for r in load_all(Path(path))
