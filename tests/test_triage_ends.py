@@ -196,3 +196,22 @@ def test_no_way_to_a_hub_is_no_missing_route_between_hosts(error, tmp_path):
     log = "NCCL version 2.27.3\n" + TRACE.format("OSError: [Errno 101] Network is unreachable") + "\n" + TRACE.format(error)
     _, ranked = judged(tmp_path, log)
     assert "no-route-between-hosts" not in [h.cause for h in ranked] and ranked[0].cause == "peer-crashed"
+
+
+@pytest.mark.parametrize("progress", ["Epoch: 3", "Validation: loss 3.2", "Iteration: 40 loss: 2.1", "Finished"])
+def test_what_another_rank_prints_between_the_frames_is_no_exception(progress, tmp_path):
+    lines = [
+        "[rank2]: Traceback (most recent call last):",
+        '[rank2]:   File "/job/fit.py", line 88, in main',
+        f"[rank0]: {progress}",
+        "[rank2]:     batch = queue[9]",
+        "[rank2]: IndexError: list index out of range",
+    ]
+    logs, _ = judged(tmp_path, f"[rank0]: {progress}\n{STEPS}" + "\n".join(lines) + "\n")
+    assert (logs.raised.rank, logs.raised.text.partition(":")[0]) == (2, "IndexError")
+
+
+@pytest.mark.parametrize("last", ["Step: 5", "Finished", "Done: 3 files"])
+def test_a_stack_that_no_exception_ended_accuses_nothing(last, tmp_path):
+    logs, _ = judged(tmp_path, f'  File "/job/fit.py", line 88, in main\n    log(step)\n{last}\n{STEPS}')
+    assert logs.raised is None

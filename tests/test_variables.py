@@ -188,6 +188,9 @@ PACKAGE = TABLE.parents[1]
 # no reader here: LD_DEBUG is the loader's, TORCH_CUDA_ARCH_LIST is read where an extension is built;
 # HCCL, oneCCL, Horovod and XLA read theirs in programs without NCCL
 OF_OTHERS = {
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "HTTPS_PROXY",
     "OPENBLAS_NUM_THREADS",
     "TMPDIR",
     "CUDA_DISABLE_CONTROL",

@@ -77,10 +77,10 @@ _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
 # a name and what stands between it and its value: a sign, a blank behind an option, or the other half
 # of a {name, value} pair; "PASS: x" is the result of a test
 _NAME = re.compile(
-    r"(?:(?<![\w.-])(?<!next )(?<!last )(?<!stop )(?<!etc/)(?<!compile )(?<!fusion )(?<!\d{12}:)|"
+    r"(?:(?<![\w.-])(?<!next )(?<!last )(?<!stop )(?<!etc/)(?<!:\d{12}:)|"
     r"(?<=%2[2-7])|(?<=%3[Ff])|(?<=%25(?:2[2-7]|3[Ff])))(?:(?<=\\)[nrt])?"
     r"(?P<option>-{1,2}g?env\s{1,4}|--?|(?:setenv|setx|ENV)\s{1,4})?"
-    r"(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
+    r"(?P<name>(?!PASS:|(?<=compile )pass\b|(?<=fusion )pass\b)[A-Za-z_][\w.-]*)"
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]|\n\s{{0,40}}[^\s<>]))?"
     rf"(?:\s{{0,4}}:\s{{0,4}}[\"']?(?:\w{{1,20}}\[)?(?:str|bytes|"
     rf"SecretStr)\]?[\"']?(?=\s{{0,4}}=)|\s\((?:str(?:ing)?|text|secret)\)(?=\s?[:=]))?"

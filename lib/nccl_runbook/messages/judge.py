@@ -65,7 +65,7 @@ def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
 
 def is_earlier(line: LogLine, logs: Logs) -> bool:
     """Whether the launcher started the ranks again below this line."""
-    return any(line.file == again.file and line.line < again.line for again in logs.again)
+    return any(line.file == again.file and line.line <= again.line for again in logs.again)
 
 
 def when(line: LogLine, logs: Logs) -> float | None:

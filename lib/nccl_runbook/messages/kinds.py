@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, who_says
+from nccl_runbook.logs.tracebacks import Tracebacks
 from nccl_runbook.messages.lines import (
     EXPRESSIONS,
     LAUNCHERS,
@@ -47,15 +48,6 @@ _QUOTES = re.compile(
     rb"^(?:Broken|Degraded|Unknown): (?:the log shows|you report|[^\n]{1,200}\((?:established|likely)\))|"
     rb"\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$|"
     rb"^(?:\[\w{1,20}\]:?|\([^()\n]{1,60}\))? {2,60}raise \w[\w.]{0,60}\("
-)
-# the lines below it quote the program's source
-_FRAME = re.compile(rb'File "[^"\n]{1,500}", line \d+, in ')
-# behind a prefix; a level that is set flush right is not source
-_SOURCE = re.compile(r" {4}(?! *(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)")
-# what ends a traceback, beside errors that their name shows: a class, and what it says; no level of a log
-_RAISED = re.compile(
-    r" ?(?:[A-Za-z_]\w{0,60}\.){0,9}(?!\w*(?:Warning|Error|Exception|Interrupt)\b)"
-    r"(?![A-Z]+\b)[A-Z]\w{1,80}(?:: |:?\s*$)"
 )
 # a text, maybe cut off, and an argument in source: the program did not print it there
 _LITERAL = re.compile(rb"\"[^\"\n]*\s[^\"\n]*(?:\"|$)|'[^'\n]*\s[^'\n]*(?:'|$)|\b\w{1,60}=[\w.]{1,80}")
@@ -115,14 +107,14 @@ class Kinds:
     above: bytes = b""  # the line before the next block, if its message may go on
     _telling: dict[bytes | int, Kind] = dataclasses.field(default_factory=dict)
     _numeric: set[bytes] = dataclasses.field(default_factory=set)
-    in_frame: bool = False  # the last line was a frame of a traceback, or source below one
+    tracebacks: Tracebacks = dataclasses.field(default_factory=Tracebacks)
     _steps: int = 0  # lines that say how far a rank is
 
     def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
         """(index, kind, line) of the lines with information, and of the line above if its message may go on.
         ``number``: of the first."""
         keys = self._keys(rows)
-        there, (source, raised) = set(keys), self._source(rows)
+        there, (source, raised) = set(keys), self.tracebacks.of(rows)
         first, known = (
             (self.first, self._telling) if len(self.first) < MAX_KINDS else ({}, self._telling.copy())
         )
@@ -171,21 +163,6 @@ class Kinds:
             for i, key in enumerate(keys)
             if key in telling and i not in left_out
         ]
-
-    def _source(self, rows: list[bytes]) -> tuple[set[int], set[int]]:
-        """Indexes of the lines that quote source in a traceback, and of those that end one: exceptions."""
-        source, raised = set(), set()
-        for index, raw in enumerate(rows):
-            if b'", line ' in raw and _FRAME.search(raw):
-                self.in_frame = True
-            elif self.in_frame:
-                text = who_says((pieces(raw) or [""])[0]).text
-                self.in_frame = b"    " in raw and bool(_SOURCE.match(text))
-                if self.in_frame:
-                    source.add(index)
-                elif _RAISED.match(text):
-                    raised.add(index)
-        return source, raised
 
     def _open(
         self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]

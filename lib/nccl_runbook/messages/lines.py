@@ -43,8 +43,10 @@ EXPRESSIONS = {
     "rank-again": (
         r"\bwill restart worker group|\brestart_count=[1-9]|FailureDecision\.RETRY|"
         r"DUE TO JOB REQUEUE|\bSLURM_RESTART_COUNT=[1-9]|"
-        r"(?i:\b(?:reque\w{2,4}|restarting|relaunching)\b)"
-        r"(?= [^\n]{0,30}(?i:\b(?:jobs?|workers?|ranks?|training|trial)\b))(?![^\n]{0,80} failed with)"
+        r"(?i:(?<!not )(?<!data)\b(?:reque\w{2,4}|restarting|relaunching)\b)"
+        r"(?= (?:\S{1,20} )?(?i:(?<!loader )(?<!rollout )"
+        r"(?:jobs?|workers|worker group|ranks?|training|trial)\b))"
+        r"(?![^\n]{0,80} failed with)"
     ),
     "rank-ended": (
         r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"

@@ -20,6 +20,7 @@ from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.source import Source
 from nccl_runbook.logs.sources import read_each, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, who_says
+from nccl_runbook.logs.tracebacks import Tracebacks
 from nccl_runbook.messages import clues
 from nccl_runbook.messages.excerpt import CHATTER, MAX_SPOKEN, STAMP, is_ignored, own_frame, short, written
 from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs, Seen, Template
@@ -86,7 +87,7 @@ class _Reader:
     def read(self, source: Source) -> None:
         """Take in one text; a sentence in ``source.left_out`` where time or space ran out."""
         tail: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=TAIL_LINES)
-        self._kinds.above, self._kinds.in_frame = b"", False
+        self._kinds.above, self._kinds.tracebacks = b"", Tracebacks()
         self._began[source.name] = self._read
         for rows in source.rows(logs_only=True):
             self._words += written(rows) if not source.lines else []
@@ -118,12 +119,11 @@ class _Reader:
     def _take(
         self, kind: Kind, name: str, number: int, text: str, above: bytes, own_rank: int | None
     ) -> None:
-        whole = joined(above, text) if above else ""
+        whole = joined(above, text) if above and not matcher().pattern("rank-again").search(text) else ""
         quoted = whole.startswith("NCCL WARN ")
         who = who_says(text if quoted else whole or text)
-        line = self._line(
-            name, number - (bool(whole) and not quoted), who, own_rank
-        )  # of a message broken in two, where it begins
+        # of a message broken in two, where it begins
+        line = self._line(name, number - (bool(whole) and not quoted), who, own_rank)
         own = self._line(name, number, who_says(text), own_rank) if whole else line
         kind.first = kind.first or own
         parts = (
@@ -293,5 +293,6 @@ class _Reader:
         )
 
     def _strange(self) -> list[Template]:
-        shown = (k for k in self._kinds.odd() if not self._table.went_on(k.at[0], None, k.last))
-        return [Template(self._first(k.texts()[0], k), k.times) for k in itertools.islice(shown, 20)]
+        odd = [(self._first(k.texts()[0], k), k) for k in self._kinds.odd()]
+        shown = ((line, k) for line, k in odd if not self._table.went_on(k.at[0], line.rank, k.last))
+        return [Template(line, k.times) for line, k in itertools.islice(shown, 20)]
