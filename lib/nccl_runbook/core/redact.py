@@ -151,7 +151,8 @@ def masked(text: str) -> str:
 
 
 SHORT = 200  # characters: here one search is faster than a hundred, and records hold many such strings
-_ANY_LEAD = re.compile("|".join(map(re.escape, [*(word for word, _, _ in _BEFORE_VALUE), *HINTS])))
+_LEADS = [*(word for word, _, _ in _BEFORE_VALUE), *HINTS]  # a word in which another stands adds nothing
+_ANY_LEAD = re.compile("|".join(re.escape(w) for w in _LEADS if not any(o != w and o in w for o in _LEADS)))
 _ANY_TOKEN = re.compile("|".join(map(re.escape, _TOKENS)))
 
 
@@ -223,9 +224,8 @@ class Redactor:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         values = {v for name, v in env.items() if len(v) >= 6 and is_secret(name, v)}
-        values |= {
-            line for v in values for line in v.splitlines() if len(line) >= 16
-        }  # a key of many lines, in a log that is read line by line
+        # a key of many lines, in a log that is read line by line
+        values |= {line for v in values for line in v.splitlines() if len(line) >= 16}
         self._values = re.compile(
             "|".join("".join(map(written, v)) for v in sorted(values, key=len, reverse=True)) or "(?!)"
         )
