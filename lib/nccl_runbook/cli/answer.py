@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 metavar="VERDICT",
                 help="Mildest verdict that gives an exit code other than 0: broken (the most severe), "
-                "degraded or unknown. With never, every verdict gives exit code 0.",
+                "degraded or unknown. With never, the exit code is 0 for every verdict.",
             ),
         ],
         "JsonOption": Annotated[
