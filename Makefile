@@ -1,4 +1,4 @@
-# make setup     install into .venv, and start nothing; then .venv/bin/nccl-runbook look, hang, triage, env, plan
+# make setup     install into .venv, and start nothing; then .venv/bin/nccl-runbook diagnose FILE..., or look, env, plan
 # make report    run the notebooks and write outputs/latest/index.html  (ARGS="--step 03-fewer-gpus", PYTHON=/path/to/your/python)
 # make lab       open a copy of them in JupyterLab, with the form of 00-start filled in
 # make test      the default test suite

@@ -209,11 +209,9 @@ def _device() -> Dict[str, Any]:
 
 
 def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return socket.gethostname()
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return socket.gethostname()
 
 
 def check_minibatches(wait: bool = True, **counts: Union[int, Tuple[int, int]]) -> Optional[Callable[[], None]]:

@@ -50,20 +50,24 @@ def asked() -> dict[str, set[str]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr in ASKS:
                 name = node.value.id if isinstance(node.value, ast.Name) else getattr(node.value, "attr", "")
+                if isinstance(node.value, ast.Subscript) and isinstance(node.value.slice, ast.Constant):  # a row of a table
+                    name = f"{ast.unparse(node.value.value)}.{node.value.slice.value}"
                 found[name].add("search" if node.attr not in ("match", "fullmatch") else node.attr)
     return found
 
 
 # tables of expressions that the package compiles at their first use -> what of them is one
-DEFERRED = {"core.redact._TOKENS": dict.values, "core.redact._BEFORE_VALUE": lambda rows: [form for _, _, form in rows],
-            "core.share._FORMS": lambda rows: [form for _, form in rows]}
+DEFERRED = {"core.secret_values.WHOLE": lambda rows: [form for _, form in rows.values()],
+            "core.secret_values.BEFORE_VALUE": lambda rows: [form for _, _, form in rows],
+            "core.share._FORMS": lambda rows: [form for _, _, form in rows]}
 
 
 def compiled() -> dict[tuple[str, re.Pattern], set[str]]:
     """(module and name, pattern) -> how it is asked: constants of modules, and what a function writes out."""
     found, ways = collections.defaultdict(set), asked()
     for module, loaded in modules():
-        for name, value in vars(loaded).items():
+        rows = {f"FORMS.{row}": form for row, form in vars(loaded).get("FORMS", {}).items()}
+        for name, value in {**{name: value for name, value in vars(loaded).items() if name != "FORMS"}, **rows}.items():
             for pattern in patterns_in([re.compile(one) for one in DEFERRED.get(f"{module}.{name}", lambda _: ())(value)] or value):
                 found[f"{module}.{name}", pattern] |= ways.get(name) if isinstance(value, re.Pattern) and name in ways else {"search"}
     for path in LIB.rglob("*.py"):

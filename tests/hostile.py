@@ -14,6 +14,7 @@ import pickle
 import random
 import shutil
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -193,6 +194,20 @@ def _shut(path: Path) -> None:
     path.chmod(0)
 
 
+NAMES_A_PIPE = (
+    "source ./pipe\n. ./pipe\ndeepspeed --hostfile ./pipe t.py\nmpirun --hostfile ./pipe t\nexport NCCL_CONF_FILE=./pipe\n"
+    "accelerate launch --config_file ./pipe t.py\npython t.py --config ./pipe --config-name pipe --config-path .\n"
+)
+
+
+def _configurations(path: Path) -> None:
+    """Hydra's, one of which is a pipe and one has no end."""
+    path.mkdir()
+    os.mkfifo(path / "a.yaml")
+    (path / "b.yaml").write_text("defaults: [a, b, ../configurations/b]\ntrainer: {nnodes: 1, n_gpus_per_node: 8}\n")
+    (path / "c.yaml").symlink_to("/dev/zero")
+
+
 # name -> what makes it there
 PLACES: dict[str, Callable[[Path], None]] = {
     **{
@@ -233,6 +248,12 @@ PLACES: dict[str, Callable[[Path], None]] = {
     "empty": lambda p: p.mkdir(),
     "files": lambda p: _many(p, lambda q: q.write_text("step 1\n") and None, 5000),
     "sparse.log": lambda p: os.truncate(p.open("wb").name, 100 << 30),
+    "folder.zip": _named("a.log"),
+    "chain": lambda p: (p.mkdir(), [(p / f"l{n}.log").symlink_to(f"l{n + 1}.log") for n in range(60)]),
+    "stdin.log": lambda p: p.symlink_to("/dev/stdin"),
+    "device": lambda p: (p.mkdir(), os.mknod(p / "random.log", 0o600 | stat.S_IFCHR, os.makedev(1, 9))),
+    "names-a-pipe.sh": lambda p: (os.mkfifo(p.parent / "pipe"), p.write_text(NAMES_A_PIPE)),
+    "configurations": _configurations,
 }
 
 
@@ -267,10 +288,20 @@ def while_it_is_read(folder: Path, change: Callable[[Path], None], command: list
         other.join()
 
 
+def _in_its_place(path: Path, make: Callable[[Path], None]) -> None:
+    """Something else under the same name, and then a log again."""
+    for made in (make, lambda p: p.write_text(LINE * 100)):
+        other = path.with_name("home")  # which no command is blamed for
+        made(other)
+        os.replace(other, path)
+
+
 CHANGES: dict[str, Callable[[Path], None]] = {
     "grows": lambda p: p.open("a").write(LINE * 10) and None,
     "is-cut": lambda p: os.truncate(p, 1000),
     "is-replaced": lambda p: p.write_text(LINE * 100) and None,
+    "is-a-pipe": lambda p: _in_its_place(p, os.mkfifo),
+    "has-no-end": lambda p: _in_its_place(p, lambda q: q.symlink_to("/dev/zero")),
     "is-gone": lambda p: p.unlink(missing_ok=True),
 }
 
@@ -298,11 +329,12 @@ def tried(name: str, folder: Path) -> None:
 def main(part: str) -> int:
     """Each input whose name holds ``part``; whether one broke a promise."""
     import test_hostile
+    from hostile_fourth import FOURTH
     from hostile_more import MORE
     from hostile_third import THIRD
     from test_hostile_files import FILES
 
-    CONTENTS.update({**{name: lambda c=content: c for name, content in FILES.items()}, **test_hostile.BOMBS, **MORE, **THIRD})
+    CONTENTS.update({**{name: lambda c=content: c for name, content in FILES.items()}, **test_hostile.BOMBS, **MORE, **THIRD, **FOURTH})
     names = [name for name in [*CONTENTS, *PLACES, *CHANGES, *map(repr, test_hostile.PAYLOADS)] if part in name]
     wrong = []
     for name in names:

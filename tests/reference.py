@@ -30,12 +30,9 @@ WRITTEN_BY = "<!-- written by tests/reference.py -->"
 LONGEST_ERROR, LONGEST_EXAMPLE = 110, 70
 VERDICTS = {
     "healthy": "Every requested check ran and found nothing wrong.",
-    "broken": (
-        "A test failed or hung, the job failed or hangs, or the job cannot work with these settings. The answer shows the evidence, and"
-        " how certain the cause is."
-    ),
-    "degraded": "The job runs or may run, but a warning says what to change.",
-    "unknown": "Evidence that decides the verdict is missing. The answer names the missing evidence, and says what to do next.",
+    "broken": "Evidence of a fault: a failed test, a fatal error, a rank that blocks the job, or settings that cannot work.",
+    "degraded": "Evidence of a problem, but not that the problem ended or blocks the job.",
+    "unknown": "No evidence of a fault, or only a symptom, such as a timeout. The answer names the next step.",
 }
 OTHER_CODES = {
     "1": "The runbook itself failed. One sentence on standard error gives the reason.",
@@ -390,12 +387,20 @@ def part_table(*subjects: str) -> str:
     return "\n".join(table(t.columns, ([score_cell(value) for value in row] for row in t.rows)) for t in (made, alarms))
 
 
+def planted_table() -> str:
+    """What was planted in the hung jobs."""
+    made = scorecard.planted_table(scorecard.evidence())
+    return table(made.columns, ([score_cell(value) for value in row] for row in made.rows))
+
+
 def accuracy_page() -> str:
     return f"""# How sure are we?
 
 This page shows how often answers of the tool were right, and the limits of these numbers. The [scorecard](scorecard.md) lists every \
 planted fault, the hardware, false alarms, and faults that were never tested.
 Before you act on an answer, read the evidence that it quotes.
+
+In short: {scorecard.in_short(scorecard.evidence())}. Below: [the planted faults](#hung-jobs), and [the reports](#logs).
 
 ## Logs
 
@@ -427,6 +432,9 @@ If the first cause is only *possible*, or no cause is named, the answer names a 
 ## Hung jobs
 
 {part_table("live", "dumps")}
+In these jobs, one thing was wrong at a time. `look` did not know what it was:
+
+{planted_table()}
 - A killed or stopped rank leaves no dump. In such cases, the tool blamed no rank from the dumps alone, and the case counts as undecided.
 - If a kernel never ends in a job on two GPUs, `look` blames no rank, because nothing shows which of the two ranks is at fault. This case \
 counts as undecided, too.

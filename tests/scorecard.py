@@ -79,6 +79,23 @@ CAUSE = {
     "gpu-or-link-fault": "corrupting-rank wrong-copy hanging-copy",
     "env-conflict": "p2p-disabled p2p-forbidden bad-variable algorithm-used-anyway",
 }
+PLANTED = {  # what was wrong in the jobs at which `look` looked: tests/live_worlds.py, ordinary_jobs.py
+    "skip": "one rank leaves out a collective",
+    "sigstop": "one rank is stopped (SIGSTOP)",
+    "sigkill": "one rank is killed (SIGKILL)",
+    "exception": "one rank ends with an exception",
+    "oom": "one rank asks for more GPU memory than there is",
+    "gil": "a regular expression of one rank never ends and holds the GIL",
+    "loop": "one rank computes in Python without end",
+    "checkpoint": "one rank saves a checkpoint without end",
+    "straggler": "one rank is slower than the others in each step",
+    "spin": "a kernel of one GPU does not end",
+    "never-joins": "one rank does not start",
+    "world-size": "WORLD_SIZE is larger than the number of ranks",
+    "port-held": "another program listens on the rendezvous port",
+    "dropped": "one rank cannot reach the rendezvous",
+    "ordinary-mistake": "a usual mistake in the training loop of one rank, another one in each job",
+}
 NEVER_TRIED = (
     "several real hosts with GPUs",
     "a real Kubernetes cluster",
@@ -91,6 +108,8 @@ NEVER_TRIED = (
     "more than 4 GPUs",
     "GPUs other than H200 and H100",
 )
+
+FIRST = "The true cause comes first, or first among causes that fit"
 
 Row = dict[str, Any]
 
@@ -264,6 +283,19 @@ def fault_table(rows: Sequence[Row]) -> Table:
     )
 
 
+def planted_table(rows: Sequence[Row]) -> Table:
+    """What was planted in the jobs at which `look` looked."""
+    where: dict[str, dict[str, Counter[str]]] = {}
+    for (_, fault, hardware), counts in tally(row for row in rows if row["subject"] == "live").items():
+        where.setdefault(fault, {})[hardware] = counts
+    lines = [
+        [PLANTED[fault], *(sum(counts[word] for counts in of.values()) for word in OUTCOMES),
+         ", ".join(f"{sum(counts.values())} on {hardware}" for hardware, counts in sorted(of.items()))]
+        for fault, of in where.items()
+    ]
+    return Table("planted", "What was planted", ["planted fault", *OUTCOMES, "jobs"], sorted(lines), "")
+
+
 def confusion_table(rows: Sequence[Row]) -> Table:
     """What was named for each planted cause."""
     named: dict[str, Counter[str]] = {}
@@ -346,6 +378,18 @@ def sentence(rows: Sequence[Row]) -> str:
         f"Of {sum(total.values())} planted faults, the tool explained {total['right']} correctly and {total['wrong']} wrongly, and left"
         f" {total['undecided']} undecided. It raised {alarms} false alarm{'' if alarms == 1 else 's'} in {runs} healthy jobs and runs"
         f" (95 % interval of the rate: {bound(runs, alarms)})."
+    )
+
+
+def in_short(rows: Sequence[Row]) -> str:
+    """The figures that README and the page for assistants quote."""
+    live = [row for row in rows if row["subject"] == "live"]
+    total = sum(tally(live).values(), Counter())
+    gpus = sorted({row["hardware"].split()[0] for row in live if row.get("faults")})
+    hits, of = next(row for row in rows if row["what"].startswith("90 public"))["scores"][FIRST]
+    return (
+        f"`look` explained {total['right']} of {sum(total.values())} faults planted on {gpus[0]} to {gpus[-1]} H200"
+        f" ({total['undecided']} undecided, {total['wrong']} wrong). Of {of} new public reports, the true cause came first in {hits}"
     )
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import world_samples
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
@@ -15,7 +16,7 @@ from nccl_runbook.worlds import (
     ask_arms as arms,
     judge_transports as transports,
 )
-from nccl_runbook.worlds.facts import Arms
+from nccl_runbook.worlds.facts import Arms, Trial
 from nccl_runbook.worlds.table import arms_table
 from pydantic import TypeAdapter
 from world_samples import outcomes
@@ -297,3 +298,11 @@ def test_clean_keeps_the_library_path_where_nothing_runs_without_it(tmp_path, mo
         engine._planted = lambda r: dataclasses.replace(asked(r), args=["--ops", "no-such-op"]) if "LD_LIBRARY_PATH" in r.env else asked(r)
         made = arms.collect(engine, [0, 1], 500, halve)
     assert list(made.clean.env) == ["NCCL_BAD"] and made.guilty.variables == {"NCCL_BAD": "1"}
+
+
+def test_the_table_says_how_to_read_two_controls_that_differ():
+    """A rehearsal on the CPU: 0.15 and 0.39 GB/s of the same broadcast, and both were green."""
+    twice = world_samples.arms()
+    assert isinstance(twice.control_after, Trial)
+    once = dataclasses.replace(twice, control_after=Gap("not-run", "no time"))
+    assert ["control again" in arms_table(made).note for made in (twice, once)] == [True, False]

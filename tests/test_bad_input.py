@@ -93,7 +93,7 @@ def test_a_script_of_40_000_exports_is_read_in_two_seconds(tmp_path):
     lines = [f"export V{n}=$V{n - 1}" for n in range(1, 40_000)]
     (tmp_path / "run.sh").write_text("\n".join(["export V0=1", *lines, "export NCCL_DEBUG=INFO", "torchrun t.py"]))
     done = read_cli("env", "run.sh", "--json", cwd=tmp_path)
-    assert done.returncode == 0 and done.cpu_s < 4  # 2 s on a machine of its own
+    assert done.returncode == 0 and done.usual_s() < 4  # 2 s on a machine of its own
 
 
 def test_a_page_that_another_node_wrote_meanwhile_stays(tmp_path):

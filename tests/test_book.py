@@ -33,9 +33,10 @@ from hypothesis import given, strategies as st
 from nccl_runbook.book import Book, duration_s
 from nccl_runbook.book.folder import Options, point_latest
 from nccl_runbook.book.kernels import Kernels
-from nccl_runbook.book.plan import UsageError, make_plan
+from nccl_runbook.book.plan import make_plan
 from nccl_runbook.book.visit import BANNER_ID, NOT_RUN, Visit, save
 from nccl_runbook.core import records
+from nccl_runbook.core.facts import Unusable
 from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.stop import Stop
@@ -131,7 +132,7 @@ def test_the_folder_of_a_run_is_private_whatever_the_umask(tmp_path: Path) -> No
 def test_a_page_that_is_there_already_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site/index.html").write_text("mine")
-    with pytest.raises(UsageError, match=f"{tmp_path}/site .*--out"):
+    with pytest.raises(Unusable, match=f"{tmp_path}/site .*--out"):
         run(make_book(tmp_path / "notebooks", n01_good=GOOD), out=tmp_path / "site")
     assert (tmp_path / "site/index.html").read_text() == "mine"
 
@@ -329,7 +330,7 @@ def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path: Path) -> None:
     book = make_book(tmp_path / "notebooks", n01_good=GOOD)
     run(book, out=tmp_path / "out")
     before = (tmp_path / "out" / "verdict.json").read_text()
-    with pytest.raises(UsageError, match=f"{tmp_path}/out .*--out"):
+    with pytest.raises(Unusable, match=f"{tmp_path}/out .*--out"):
         run(book, out=tmp_path / "out")
     assert (tmp_path / "out" / "verdict.json").read_text() == before
 
@@ -346,7 +347,7 @@ def test_of_runs_that_come_to_one_folder_at_once_one_takes_it(tmp_path: Path, ex
         together.wait()
         try:
             book._open_folder()
-        except UsageError as error:
+        except Unusable as error:
             return str(error)
         return ""
 
@@ -377,7 +378,7 @@ def test_kernels_talk_over_tcp_where_no_unix_socket_can_be_made(tmp_path: Path) 
 def test_any_text_is_a_duration_or_refused(text: str) -> None:
     try:
         assert duration_s("--budget", text) > 0
-    except UsageError as refusal:
+    except Unusable as refusal:
         assert repr(text) in str(refusal)
 
 
@@ -388,7 +389,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "soon", "5 m", "-5m", "5d", "1.5m", "m"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(repr(text))):
+    with pytest.raises(Unusable, match=re.escape(repr(text))):
         duration_s("--budget", text)
 
 

@@ -21,7 +21,7 @@ from nccl_runbook.launch.engine import END_S, Engine
 from nccl_runbook.launch.interpreters import InterpreterError, choose
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.messages.printed.failed_world import explain
-from processes import children
+from processes import children, crowded
 from warm_cli import read_cli
 
 SLACK_S = 6.0  # of a loaded machine
@@ -181,7 +181,7 @@ def at_once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_verdict_that_hangs_ends_soon_after_the_budget(at_once: dict[str, Any]) -> None:
     code, took_s = at_once["hangs"]
     # below 20 s a step that starts slowly on a loaded machine leaves 99-verdict its 10 s at least, which is more than the budget
-    assert took_s < 20.0 * 1.2 + SLACK_S and code == 0
+    assert took_s < 20.0 * 1.2 + SLACK_S * crowded() and code == 0
 
 
 @pytest.mark.parametrize("what", ["stop", "kill"])

@@ -1,4 +1,5 @@
 """The fix of a finding as a diff of the user's own script: only what the remedy says, and nothing where that is not sure."""
+
 from __future__ import annotations
 
 import difflib
@@ -160,6 +161,99 @@ def test_a_pair_of_kubernetes_is_changed_as_a_whole(name, value, expected):
     assert set(yaml.safe_load(after)["spec"]["containers"][0]) == {"name", "env"}
 
 
+RAY = 'runtime_env:\n  env_vars:\n    NCCL_P2P_DISABLE: "1"  # old\n    NCCL_DEBUG: INFO\n'
+COMPOSE = "services:\n  t:\n    environment:\n      - A=1\n      - NCCL_P2P_DISABLE=1\n    image: x\n"
+BRACES = 'env:\n- {name: A, value: "1"}\n- {name: NCCL_P2P_DISABLE, value: "1"}\n'
+PYTHON = 'import os\nif x:\n    os.environ["NCCL_P2P_DISABLE"] = "1"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        (RAY, None, ['-     NCCL_P2P_DISABLE: "1"  # old']),
+        (RAY, "0", ['-     NCCL_P2P_DISABLE: "1"  # old', '+     NCCL_P2P_DISABLE: "0"']),
+        (RAY.replace("    NCCL_DEBUG: INFO\n", ""), None, []),  # env_vars would be empty
+        (RAY.replace('"1"', "&a '1'"), None, []),
+        (COMPOSE, None, ["-       - NCCL_P2P_DISABLE=1"]),
+        (COMPOSE.replace("      - A=1\n", ""), None, []),
+        (COMPOSE, "0", ["-       - NCCL_P2P_DISABLE=1", "+       - NCCL_P2P_DISABLE=0"]),
+        (COMPOSE.replace("NCCL_P2P_DISABLE=1", '"NCCL_P2P_DISABLE=1"'), "0", None),
+        (BRACES, None, ['- - {name: NCCL_P2P_DISABLE, value: "1"}']),
+        (BRACES, "0", None),
+        (PYTHON, None, ['-     os.environ["NCCL_P2P_DISABLE"] = "1"', '+     os.environ.pop("NCCL_P2P_DISABLE", None)']),
+        (PYTHON, "0", ['-     os.environ["NCCL_P2P_DISABLE"] = "1"', '+     os.environ["NCCL_P2P_DISABLE"] = "0"']),
+        (PYTHON.replace('"1"', "str(x)"), "0", []),
+        ('env = {\n    "A": "1",\n    "NCCL_P2P_DISABLE": "1",\n}\n', None, []),
+    ],
+)
+def test_yaml_and_python_are_changed_where_the_place_is_certain(text, value, expected):
+    after = changed(text, "NCCL_P2P_DISABLE", value)
+    rows = edits(text, after)
+    assert sorted(rows) == sorted(expected) if expected is not None else [row[0] for row in rows] == ["-", "+"]
+    assert expected == [] or assigned(after).get("NCCL_P2P_DISABLE", (None,))[0] == value
+    if "import" in text:
+        compile(after, "x", "exec")
+    elif "{\n" not in text:
+        assert type(yaml.safe_load(after)) is type(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize(("file", "text"), [("job.yaml", RAY), ("compose.yml", COMPOSE), ("pod.yaml", BRACES), ("t.py", PYTHON)])
+def test_a_configuration_gets_its_diff(tmp_path, file, text):
+    (tmp_path / file).write_text(text)
+    assert json.loads(run("diagnose", tmp_path / file, "--json"))["fix_diff"].count("\n-") >= 1
+    assert (tmp_path / file).read_text() == text
+
+
+def nulls(part: object) -> int:
+    """How many values of loaded YAML or JSON are empty."""
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return (part in (None, {}, [])) + sum(map(nulls, inner))
+
+
+PAIR = '- name: NCCL_P2P_DISABLE\n  value: "1"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_changed"),
+    [
+        ('{"env": {\n  "A": "1",\n  "NCCL_P2P_DISABLE": "1"\n}}\n', False),  # a comma would be left
+        ('{"env": {\n"NCCL_P2P_DISABLE": "1"\n}}\n', False),
+        ('{\n"env": {\n"NCCL_P2P_DISABLE": "1"\n}}\n', False),
+        ("environment:\n- NCCL_P2P_DISABLE=1\ncommand: x\n", False),
+        ("command: x\nenvironment:\n- NCCL_P2P_DISABLE=1\n---\na: 1\n", False),
+        ("environment:\n- NCCL_P2P_DISABLE=1\n- A=1\ncommand: x\n", True),
+        ("environment:\n- A=1\n- NCCL_P2P_DISABLE=1\ncommand: x\n", True),
+        ('env:\n- {name: NCCL_P2P_DISABLE, value: "1"}\ncommand: x\n', False),
+        ("env:\n" + PAIR + "command: x\n", False),
+        ("env:\n  " + PAIR.replace("\n ", "\n   ") + "command: x\n", False),
+        ("a:\n- env:\n  " + PAIR.replace("\n ", "\n   ") + "  command: x\n", False),
+        ("env:\n" + PAIR + "- name: A\n  value: x\n", True),
+        ("env:\n- name: A\n  value: x\n" + PAIR + "command: x\n", True),
+        ("env:\n- name: A\n  value: x\n" + PAIR.replace('"1"', ">-\n    1") + "command: x\n", False),
+        ("env:\n- name: A\n  value: x\n" + PAIR.replace('"1"', "|\n    1") + "command: x\n", False),
+    ],
+)
+def test_no_list_or_map_is_left_empty(text, is_changed):
+    after = changed(text, "NCCL_P2P_DISABLE", None)
+    assert (after != text) == is_changed
+    for new in (after, changed(text, "NCCL_P2P_DISABLE", "0")):
+        assert sum(map(nulls, yaml.safe_load_all(new))) == 0
+        if new.startswith("{"):
+            json.loads(new)
+
+
+@pytest.mark.parametrize("value", [">-\n    1", "|\n    1", "one\n    two"])
+def test_a_block_of_text_is_no_value_to_change(value):
+    text = "env:\n" + PAIR.replace('"1"', value)
+    assert changed(text, "NCCL_P2P_DISABLE", "0") == text
+
+
+def test_a_file_of_windows_gets_no_diff(tmp_path):
+    path = tmp_path / "t.sh"
+    path.write_bytes(SCRIPT.replace("\n", "\r\n").encode())
+    assert diff_of(finding("NCCL_IB_DISABLE", "unset NCCL_IB_DISABLE"), [str(path)]) == ""
+
+
 NO_INTERFACE = (
     "n1:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to rail7\n"
     "n1:7:7 [0] bootstrap.cc:9 NCCL WARN Bootstrap : no socket interface found\n"
@@ -187,7 +281,7 @@ def test_what_a_log_proves_is_changed_in_the_script_beside_it(tmp_path, file, te
 @pytest.mark.parametrize("command", ["diagnose", "env"])
 def test_the_diff_is_in_the_terminal_the_document_and_the_page(tmp_path, command):
     script, page = tmp_path / "train.sbatch", tmp_path / "page.html"
-    script.write_bytes(SCRIPT.replace("\n", "\r\n").encode() + b"# \xff\n")
+    script.write_bytes(SCRIPT.encode() + b"# \xff\n")
     before = script.read_bytes()
 
     answer, shown = run(command, script, "--json", "--html", page), run(command, script)

@@ -74,8 +74,7 @@ def test_a_script_names_the_launcher_that_the_log_does_not(tmp_path, launcher):
     assert place["dir"] in lines and lines.endswith(place["read"])
     assert (".deepspeed_env" in lines) == (launcher == "deepspeed")
     remedies = [line for c in judged(tmp_path, HANG, STARTS[launcher]).document.causes for r in c.remedy for line in r.lines]
-    recorder = [line for line in remedies if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" in line]
-    assert recorder and all("$PWD" not in line for line in recorder) == (launcher in ("ray", "beaker", "docker"))
+    assert not [line for line in remedies if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" in line], "the recipe stands once"
 
 
 def test_the_log_knows_better_than_the_script_what_started_the_ranks(tmp_path):
@@ -128,7 +127,7 @@ def test_nothing_is_collected_where_nothing_is_missing(tmp_path):
 )  # benign
 def test_an_answer_without_a_cause_says_what_to_collect(tmp_path, log):
     answer = judged(tmp_path, log)
-    assert answer.document.verdict == "unknown" and answer.collect[0].startswith("nccl-runbook look")
+    assert answer.document.verdict == "unknown" and any(line.startswith("nccl-runbook look") for line in answer.collect)
     assert {"PYTHONFAULTHANDLER", "NCCL_DEBUG", "TORCH_NCCL_DUMP_ON_TIMEOUT"} <= names("\n".join(answer.collect))
 
 

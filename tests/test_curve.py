@@ -184,3 +184,11 @@ def test_the_limit_is_that_of_the_slowest_link_on_the_way(gpus, via, told):
 
 def test_sizes_in_words():
     assert [size_words(s) for s in (4, 65536, 1 << 24, 1 << 30)] == ["4 B", "64 KiB", "16 MiB", "1 GiB"]
+
+
+@pytest.mark.parametrize("label", ["GPU", "rank"])
+def test_a_map_of_eight_is_as_narrow_as_a_phone_and_nothing_in_it_is_cut(label):
+    rows = [[f"{label} {a}", *(Cell("289.9, 107.9" if a != b else "", heat=0.9) for b in range(8))] for a in range(8)]
+    drawn = ElementTree.fromstring(Table("Pairs", ["", *(f"{label} {b}" for b in range(8))], rows, drawn="grid").picture)
+    words = [e.text for e in drawn.iter() if e.tag.endswith("text")]
+    assert drawn.get("width") == "338" and {"289.9", "107.9", f"{label} 7"} == {w for w in words if w and w[-1] in "79"}

@@ -15,6 +15,7 @@ from book_samples import with_library
 from hypothesis import given, strategies as st
 from nccl_runbook.case.given import sort
 from nccl_runbook.case.judge import READING, cheapest, following, left, next_test
+from nccl_runbook.case.read import left_by
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
@@ -23,6 +24,7 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.judge import judge_hang
 from nccl_runbook.hang.read import collect as collect_hang
 from nccl_runbook.logs.kind import DAMAGED
+from nccl_runbook.messages.clues import clues
 from nccl_runbook.report.verdict import VERDICT_STEP, verdict_document
 from nccl_runbook.report.verdict_document import RunInfo
 from nccl_runbook.report.verdict_sentence import leading
@@ -692,15 +694,55 @@ def test_no_test_of_gpus_follows_what_a_script_shows(lines, tmp_path):
     assert answer["lead"]["remedy"] and answer["next"] is None
 
 
-def test_dumps_that_no_run_has_collected_are_not_to_be_read_now(tmp_path):
-    line = (
-        "[rank{0}]:[E1130 10:00:01.0 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught collective operation timeout:"
-        " WorkNCCL(SeqNum={1}, OpType={2}, NumelIn=16, NumelOut=16, Timeout(ms)=600000) ran for 600050 milliseconds before timing out.\n"
-    )
-    (tmp_path / "job.log").write_text(line.format(1, 48, "ALLREDUCE") + line.format(3, 48, "BROADCAST"))
-    answer = diagnose(tmp_path / "job.log", code=3)
-    assert answer["next"]["line"].startswith("nccl-runbook look") and "nccl-evidence" not in answer["next"]["line"]
-    assert sum("nccl-runbook diagnose nccl-evidence" in one for one in answer["collect"]) == 1
+TIMED_OUT = (
+    "[rank{0}]:[E1130 10:00:01.0 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum={1}, OpType={2}, NumelIn=16, NumelOut=16, Timeout(ms)=600000) ran for 600050 milliseconds before timing out.\n"
+)
+APART = TIMED_OUT.format(1, 48, "ALLREDUCE") + TIMED_OUT.format(3, 48, "BROADCAST")
+OF_RUNNING = re.compile(r"\bPID\b|nccl-runbook look|nccl-runbook hang|nccl-evidence")
+
+
+def test_what_needs_the_processes_of_a_job_that_has_ended_is_for_the_next_run(tmp_path):
+    (tmp_path / "job.log").write_text(APART)
+    page = tmp_path / "page.html"
+    answer = diagnose(tmp_path / "job.log", "--html", page, code=3)
+    assert not answer["next"] or not OF_RUNNING.search(answer["next"]["line"])
+    now = [line for c in answer["causes"] for r in c["remedy"] if not r["text"].startswith(IF_NEXT) for line in r["lines"]]
+    assert not [line for line in now if OF_RUNNING.search(line)]
+    assert not [e["text"] for c in answer["causes"] for e in c["evidence"] if OF_RUNNING.search(e["text"])]
+    at = [i for i, line in enumerate(answer["collect"]) for word in ("mkdir", "look", "diagnose") if f"{word} " in line.partition("#")[0]]
+    assert at == sorted(at) and len(at) == 3, "first the folder, then a look, then the reader"
+    assert page.read_text().count("nccl-runbook diagnose nccl-evidence") == page.read_text().count("nccl-runbook look") == 1
+
+
+IF_NEXT = ("In the next run: ", "If this is the cause: In the next run: ")
+
+
+def test_a_job_that_still_hangs_is_looked_at(tmp_path):
+    (tmp_path / "job.log").write_text(APART)
+    line = diagnose(tmp_path / "job.log", "the job hangs", code=3)["next"]["line"]
+    assert line.startswith("nccl-runbook look") and "\n" not in line
+
+
+def test_no_test_reads_a_folder_that_nothing_has_made():
+    rows = [*causes().values(), *(c.advice for c in clues() if c.advice)]
+    assert not [row.decides for row in rows if row.decides and "nccl-evidence" in row.decides[2]]
+
+
+def test_the_causes_of_several_files_may_be_those_of_several_jobs(tmp_path):
+    logs = {
+        "a.log": "NCCL WARN Call to posix_fallocate failed : No space left on device\n",
+        "b.log": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB\n",
+    }
+    for folder, prefix in (("jobs", ("", "")), ("ranks", ("[rank0]: ", "[rank1]: "))):
+        (tmp_path / folder).mkdir()
+        for (name, text), who in zip(logs.items(), prefix):
+            (tmp_path / folder / name).write_text(who + text)
+    noted = {
+        folder: [f for r in left_by(sort([str(tmp_path / folder)])).records for f in r.findings if f.id == "several-jobs"]
+        for folder in ("jobs", "ranks")
+    }
+    assert len(noted["jobs"]) == 1 and all(name in noted["jobs"][0].title for name in logs) and not noted["ranks"]
 
 
 @pytest.mark.parametrize("name", ["empty", "none.log", "bits.dat"])

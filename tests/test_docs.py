@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import reference
+import scorecard
 from nccl_runbook.__main__ import COMMANDS
+from nccl_runbook.core.findings import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -26,6 +28,28 @@ def test_a_written_page_is_that_of_the_code(name: str) -> None:
     text = (reference.FOLDER / name).read_text()
     assert text.count("\n") > 20 and text == reference.page(name), "run: make knowledge"
     assert not re.search(r"(?m)^\| --- .*\n(?!\|)", text), "a table without rows"
+
+
+def test_every_page_quotes_the_same_figures_of_accuracy() -> None:
+    """README, the page for assistants and the page that explains the figures; no written page has others."""
+    said = scorecard.in_short(scorecard.evidence())
+    assert [n for n in ("README.md", "SKILL.md", "accuracy.md") if said not in {p.name: p.read_text() for p in READ}[n]] == []
+    figure = re.compile(r"\d+ (?:right|wrong|undecided|of \d+ (?:faults|reports))\b")
+    others = {p.name: figure.findall(p.read_text().replace(said, "")) for p in READ}
+    assert {name: figures for name, figures in others.items() if figures and name not in reference.PAGES} == {}
+
+
+def test_readme_and_the_glossary_define_the_verdicts_in_the_same_words() -> None:
+    rows = {word: meaning for word, meaning in re.findall(r"(?m)^\| (\w+) \| \d \| (.+?) \|$", README.read_text())}
+    assert rows == reference.VERDICTS and set(rows) == {*EXIT_CODES}
+
+
+def test_each_planted_fault_is_described_where_the_figures_are() -> None:
+    live = {fault for subject, fault, _ in scorecard.tally(scorecard.evidence()) if subject == "live"}
+    text = reference.accuracy_page()
+    assert live == {*scorecard.PLANTED} and [words for words in scorecard.PLANTED.values() if words not in text] == []
+    rows = scorecard.planted_table(scorecard.evidence()).rows
+    assert all(str(sum(int(row[at]) for row in rows)) in scorecard.in_short(scorecard.evidence()) for at in (1, 2, 3))
 
 
 @pytest.mark.parametrize("path", READ, ids=lambda p: p.name)

@@ -46,6 +46,12 @@ def findings(*arguments: str, **more) -> dict[str, dict]:
     return {f["variable"] or f["id"]: f for f in document["findings"]}
 
 
+def test_a_standard_input_without_end_is_refused() -> None:
+    command = f"yes NCCL_DEBUG=INFO | timeout 60 {sys.executable} -m nccl_runbook env -"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=CLEAN, timeout=90)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
 # ---- files -------------------------------------------------------------------------------------------------------------------------
 
 FORMS = {
@@ -570,7 +576,7 @@ def test_a_rank_has_the_conf_file_that_its_own_environment_names(own_engine, tmp
 
 @given(st.text(max_size=300))
 def test_limits_and_routes_of_any_text_are_read_without_an_error(text):
-    assert isinstance(probe_role.limit_of(text, "Max open files"), (str, Gap))
+    assert isinstance(probe_role.row_of(text, "Max open files"), (str, Gap))
     assert isinstance(probe_role._routes(text), list)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from machines import bare, change, change_gpu, cuda, machine, visible
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Finding, Severity, step_status
-from nccl_runbook.gpus import judge as rules, judge_nvml
+from nccl_runbook.gpus import judge as rules, judge_health, judge_nvml
 from nccl_runbook.machine import facts as m
 from nccl_runbook.machine.visible_devices import granted_by, read_selection
 from pydantic import TypeAdapter
@@ -173,7 +173,7 @@ FORBIDDEN = Gap("no-permission", "Insufficient Permissions")
 def test_nvml_refuses_a_gpu_by_what_it_says(refused, cuda_gpus, severity, cause, status):
     listed = dataclasses.replace(change(machine(), "nvml", gpus=[*refused, *GPUS[len(refused):]]), cuda=cuda(range(cuda_gpus)))
     assert [(f.severity, f.cause, f.status) for f in judge_nvml.nvml_refuses_a_gpu(listed)] == [(severity, cause, status)] * bool(refused)
-    assert judge_nvml.others(listed) == ",".join(map(str, range(len(refused), 4)))
+    assert [g.nvml_index for g in judge_health.reached(listed)] == [*range(len(refused), 4)]
 
 
 def test_nvml_refuses_a_gpu_stays_quiet_when_only_a_field_is_unsupported():

@@ -19,8 +19,7 @@ from live_worlds import free_port
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.cli import dev
 from nccl_runbook.cockpit import gym as notebook
-from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.parameters import ParameterError
+from nccl_runbook.core.facts import Gap, Unusable
 from nccl_runbook.gym import ask, judge, table
 from nccl_runbook.gym.facts import Answer, Job, Trial, in_turn, jobs
 from nccl_runbook.machine import ask_nvml
@@ -139,6 +138,11 @@ def test_a_first_line_that_says_the_fault_is_right_whatever_its_reason(verdict: 
     assert judge.outcome(job, told("Broken: ranks 0 and 1 use the same GPU.", "device-not-set-per-rank", status, verdict)) == outcome
 
 
+def test_words_without_a_cause_name_the_rank_themselves() -> None:
+    job = Job("", "", "", "", ("peer-crashed",), 1, says="ended local rank 1")
+    assert judge.outcome(job, told("Broken: signal 6 ended local rank 1.", None, None)) == "right"
+
+
 @pytest.mark.parametrize(("verdict", "outcome"), [("healthy", "right"), ("unknown", "right"), ("degraded", "wrong"), ("broken", "wrong")])
 def test_any_alarm_of_a_job_that_works_is_wrong(verdict: str, outcome: str) -> None:
     assert judge.outcome(Job("", "", "", ""), told("", None, None, verdict)) == outcome
@@ -147,6 +151,15 @@ def test_any_alarm_of_a_job_that_works_is_wrong(verdict: str, outcome: str) -> N
 def test_one_wrong_answer_makes_a_job_wrong_and_one_right_answer_is_enough() -> None:
     assert [judge.together(outcomes) for outcomes in (["right", "undecided"], ["right", "wrong"], ["undecided"], [])] == [
         "right", "wrong", "undecided", "undecided"]
+
+
+def test_what_a_job_accepts_as_words_is_still_said() -> None:
+    library = Path(ask.__file__).parents[1]
+    texts = "".join(path.read_text() for ending in ("py", "toml") for path in library.rglob(f"*.{ending}") if "gym" not in path.parts)
+    bare = re.sub(r'"\s+f?"|<\w+>', "", texts).casefold()  # a sentence over several lines, and without its values
+    said_now = [re.sub(r"\{[^{}]*\}", ending, bare) for ending in ("", "s")]
+    missing = [job.name for job in jobs().values() if not any(re.sub(r"\d+", "", job.says).casefold() in text for text in said_now)]
+    assert not missing
 
 
 def test_every_job_is_something_that_a_rank_does_and_every_cause_is_in_the_table() -> None:
@@ -181,7 +194,7 @@ def test_jobs_on_gpus_are_listed_apart_and_refused_where_no_gpu_answers(tmp_path
 
 
 def test_the_notebook_starts_no_job_on_a_gpu() -> None:
-    with pytest.raises(ParameterError):
+    with pytest.raises(Unusable):
         notebook.show({"job": "gpu-memory", "python": ""})
 
 
@@ -250,7 +263,7 @@ def test_the_notebook_is_without_outputs_and_its_parameters_have_help() -> None:
 
 
 def test_the_notebook_refuses_a_job_that_there_is_not() -> None:
-    with pytest.raises(ParameterError, match="raises"):
+    with pytest.raises(Unusable, match="raises"):
         notebook.show({"job": "raise", "python": ""})
 
 

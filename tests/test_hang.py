@@ -22,7 +22,7 @@ from nccl_runbook.hang.facts import EARLIER, Hang, HangFile, Op
 from nccl_runbook.hang.inputs import read_inputs as reader_inputs
 from nccl_runbook.hang.judge_accused import silent
 from nccl_runbook.hang.judge_graph import Graph, Wait
-from nccl_runbook.hang.table import tables
+from nccl_runbook.hang.table import ranks_table, tables
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as log_reader
 from nccl_runbook.messages.facts import Logs, RankLog, Timeout
@@ -843,6 +843,7 @@ class TestJoin:
         answer = rules.judge_hang(hang)
         assert (answer.kind, answer.culprits, answer.victims) == ("skipped", (2,), (0, 1, 3)), answer.sentence
         assert {(t.rank, t.enqueued, t.completed) for g in hang.groups for t in g.tracks} == {(0, 7, 6), (1, 7, 6), (3, 7, 6), (2, 6, 6)}
+        assert {str(getattr(row[1], "text", row[1])) for row in ranks_table(hang).rows} == {"default_pg"}, "one name"
 
     def test_a_rank_whose_log_fell_silent_is_named_and_dead_only_where_others_lost_their_connection(self, tmp_path):
         folder = self.hung(tmp_path)
@@ -858,6 +859,17 @@ class TestJoin:
         quiet = told(folder)
         assert (quiet.kind, quiet.culprits, quiet.status) == ("unknown", (1,), "possible"), quiet.sentence
         assert quiet.decides.startswith("ps ") and rules.hang_finding(quiet).severity is Severity.UNKNOWN
+        launcher = folder / "launcher.log"
+        for line, now in (
+            ("E1201 api.py:1002] failed (exitcode: -6) local_rank: 1 (pid: 64) of binary: python", False),
+            ("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", False),
+            ("Failures:\n[0]:\n  rank      : 2 (local_rank: 2)\n  exitcode  : -6 (pid: 64)", False),
+            ("n0:7:9 [1] NCCL WARN Cuda failure 'unspecified launch failure'", True),  # others may still run
+            ("terminate called after throwing an instance of 'c10::DistBackendError'", True),
+        ):
+            launcher.write_text(line + "\n")
+            assert told(folder).decides.startswith("ps ") is now, line
+        launcher.unlink()
         waited = [(folder / f"rank{rank}.log").read_text() for rank in (0, 2, 3)]
         for rank in (0, 2, 3):
             (folder / f"rank{rank}.log").write_text(
@@ -912,9 +924,16 @@ class TestJoin:
         (folder / "fr_rank_1").write_bytes(dump)
         assert told(folder).kind != "dead", "it lived to leave a dump"
 
-    @pytest.mark.parametrize("calls, words", [({0: "ALLREDUCE", 2: "ALLREDUCE"}, ", while rank 1 "),
-                                              ({0: "ALLREDUCE", 1: "ALLGATHER", 2: "ALLREDUCE"}, "ALLGATHER 7 of group default_pg (1 ")])
-    def test_logs_alone_name_who_fell_silent_and_every_call_that_ranks_wait_in_and_accuse_nobody(self, tmp_path, calls, words):
+    @pytest.mark.parametrize(
+        "calls, kind, words",
+        [
+            ({0: "ALLREDUCE", 2: "ALLREDUCE"}, "unknown", ", while rank 1 "),
+            ({0: "ALLREDUCE", 1: "ALLGATHER", 2: "ALLREDUCE"}, "mismatch", "rank 1 called ALLGATHER"),
+            ({0: "ALLREDUCE", 1: "BROADCAST", 2: "ALLREDUCE"}, "mismatch", "rank 1 called BROADCAST"),
+            ({0: "ALLREDUCE", 1: "COALESCED", 2: "ALLREDUCE"}, "unknown", "COALESCED 7 of group default_pg (1 "),
+        ],
+    )
+    def test_logs_alone_name_who_fell_silent_and_every_call_that_ranks_wait_in_and_accuse_nobody(self, tmp_path, calls, kind, words):
         for rank in range(3):
             text = f"[rank{rank}]: step 6/90 loss 2.0\n"
             if rank in calls:
@@ -927,7 +946,9 @@ class TestJoin:
                 )
             (tmp_path / f"rank{rank}.log").write_text(text)
         answer = told(tmp_path)
-        assert (answer.kind, answer.culprits) == ("unknown", ()) and words in answer.sentence, answer.sentence
+        assert (answer.kind, answer.culprits) == (kind, ()) and words in answer.sentence, answer.sentence
+        assert answer.status == ("likely" if kind == "mismatch" else answer.status)
+        assert answer.decides.startswith(("nccl-runbook ", "ps ")), "a line to paste"
         assert "was killed" not in answer.sentence
 
 

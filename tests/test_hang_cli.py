@@ -75,10 +75,11 @@ def test_advice_stands_there_once_and_is_not_what_was_just_done(fault):
     )
 
 
-def test_where_no_dump_was_given_dumps_are_asked_for():
+def test_where_no_dump_was_given_the_next_run_is_watched():
     told = rules_silence.HangVerdict("skipped", (1,), (0,), "rank 1 never came.", cause="collective-on-some-ranks-only", status="likely",
                       evidence=(Evidence("rank 0 waits in ALLREDUCE 7", "rank0.log line 3"),))
-    assert "nccl-runbook hang nccl-evidence" in rules.hang_finding(told).remedy[0].lines
+    lines = [line for r in rules.hang_finding(told).remedy for line in r.lines]
+    assert lines == ["nccl-runbook watch --html hang.html"]
 
 
 def test_what_is_no_log_is_counted_and_a_virtual_environment_left_alone(tmp_path):

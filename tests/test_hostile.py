@@ -160,7 +160,8 @@ def answered(arguments: list[str], folder: Path) -> str:
     began = time.monotonic()
     done = read_cli(*arguments, cwd=folder, env=env, timeout=60)
     took, body = time.monotonic() - began, done.stdout + done.stderr
-    assert done.cpu_s < CPU_S and took < WALL_S and done.peak_bytes < MEMORY_BYTES, (arguments, done.cpu_s, took, done.peak_bytes)
+    quick = (done.cpu_s < CPU_S or done.usual_s() < CPU_S) and took < WALL_S
+    assert quick and done.peak_bytes < MEMORY_BYTES, (arguments, done.cpu_s, took, done.peak_bytes)
     assert done.returncode in (0, 2, 3, 4) and "Traceback (most recent call last)" not in body.replace("[rank0]", ""), (
         arguments,
         body[-400:],
@@ -256,6 +257,9 @@ def test_a_sparse_file_ends_soon(tmp_path: Path) -> None:
         file.write(b"n1:1:2 [0] NCCL WARN Bootstrap : no socket interface found\n")
     answered(["triage", "sparse.log"], tmp_path)
     answered(["hang", "sparse.log"], tmp_path)
+    (tmp_path / "nccl_trace_rank_0").write_text('{"version": "2.5", "entries": [')
+    os.truncate(tmp_path / "nccl_trace_rank_0", 64 << 30)
+    answered(["hang", "nccl_trace_rank_0"], tmp_path)
 
 
 def test_the_limits_can_fail(tmp_path: Path) -> None:

@@ -16,9 +16,13 @@ from pathlib import Path
 
 import pytest
 from book_samples import with_library
+from hostile import PLACES
+from hostile_fourth import FOURTH
 from hostile_more import MORE
 from hostile_third import THIRD
-from test_hostile import CONTROLS, MEMORY_BYTES
+from processes import command_s
+from test_hostile import CONTROLS, CPU_S, MEMORY_BYTES
+from warm_cli import read_cli
 
 LINE = "n1:1:2 [0] NCCL WARN Bootstrap : no socket interface found\n"
 N = 60_000
@@ -131,6 +135,10 @@ FILES: dict[str, bytes | str] = {
     "names.env": "NCCL_" + "A" * N + "=1\n",
     "quote.env": "NCCL_DEBUG='" + "x" * N,
 }
+TELLING = (  # of the fourth list
+    "topo.xml superscripts.log negative.log dump_rank_40 dump_rank_41 dump_rank_44 pax-sizes.tar negative.tar through-link.tar runs.zst"
+    " superscripts.sh brackets.sh references.sh powers.sh interpolations.yaml merges.yaml counts.yaml record-9999.json record-hosts.json"
+).split()
 COMMANDS = [["triage"], ["hang"], ["env"], ["plan"], ["look", "--record"]]
 ALL = """
 import contextlib, json, sys, time
@@ -144,7 +152,7 @@ for name in names:
         with contextlib.suppress(SystemExit):
             main()
         if time.process_time() - began > 5.0:
-            late.append((name, command[0]))
+            late.append((name, command))
 peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(json.dumps([late, int(peak) * 1024]))
 """
@@ -154,6 +162,8 @@ print(json.dumps([late, int(peak) * 1024]))
 def test_a_file_that_nobody_means_to_read_is_read_or_refused(part: int, tmp_path: Path) -> None:
     made = {**{name: lambda c=content: c for name, content in FILES.items()}, **MORE, **THIRD}
     assert min(len(FILES), len(MORE), len(THIRD)) >= 50 and len(made) == len(FILES) + len(MORE) + len(THIRD)
+    assert not made.keys() & FOURTH.keys()
+    made |= {name: FOURTH[name] for name in TELLING}
     names = sorted(made)[part::8]
     for name in names:
         content = made[name]()
@@ -163,6 +173,8 @@ def test_a_file_that_nobody_means_to_read_is_read_or_refused(part: int, tmp_path
                           env={**with_library(), "HOME": str(tmp_path / "home")})
     said = (done.stdout + done.stderr).decode("utf-8", "strict")
     late, peak = json.loads(done.stdout.decode().splitlines()[-1])
+    alone = {"cwd": tmp_path, "env": {**with_library(), "HOME": str(tmp_path / "home")}}
+    late = [one for one in late if command_s([sys.executable, "-m", "nccl_runbook", *one[1], one[0]], 5.0, **alone)[0] > 5.0]
     assert done.returncode == 0 and late == [] and peak < MEMORY_BYTES
     assert not CONTROLS.search(said) and "Traceback (most recent call last)" not in said
     assert {p for p in {*tmp_path.rglob("*")} - before if "home" not in p.relative_to(tmp_path).parts} == set()
@@ -177,6 +189,21 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
                           env={**with_library(), "HOME": str(tmp_path / "home")}, stdin=subprocess.DEVNULL)
     late, peak = json.loads(done.stdout.decode().splitlines()[-1])
     assert done.returncode == 0 and late == [] and peak < MEMORY_BYTES and b"Traceback (most recent call last)" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["names-a-pipe.sh", "configurations"])
+def test_no_command_waits_for_a_pipe_that_an_input_names(name: str, tmp_path: Path) -> None:
+    PLACES[name](tmp_path / name)
+    for command in ("triage", "env", "plan", "diagnose"):
+        done = read_cli(command, name, cwd=tmp_path, timeout=60)
+        assert done.returncode in range(5) and done.usual_s() < CPU_S and "Traceback" not in done.stderr
+
+
+def test_nine_thousand_hosts_are_shared_within_the_bound(tmp_path: Path) -> None:
+    """Whether a name is a word of our own sentences is asked of each."""
+    (tmp_path / "addresses.log").write_bytes(FOURTH["addresses.log"]().encode())
+    done = read_cli("triage", "--share", "addresses.log", cwd=tmp_path, timeout=60)
+    assert done.returncode == 4 and done.usual_s() < CPU_S
 
 
 @pytest.mark.parametrize("path", ["/proc/self/status", "/proc/kmsg"])

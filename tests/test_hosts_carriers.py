@@ -16,8 +16,8 @@ import jsonschema
 import pytest
 import slurm_hosts
 from hypothesis import given, strategies as st
-from nccl_runbook.book import UsageError
 from nccl_runbook.cli.hosts import carriers
+from nccl_runbook.core.facts import Unusable
 from nccl_runbook.hosts import ask
 from slurm_hosts import SlurmHosts, wrong
 from warm_cli import read_cli
@@ -57,7 +57,7 @@ def test_a_cluster_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
 def test_a_host_stays_one_word_or_is_refused(name: str) -> None:
     try:
         prefix = carriers.over("ssh -p 2222 {host}", [name], ["python3"])(name)
-    except UsageError:
+    except Unusable:
         return
     assert prefix == ["ssh", "-p", "2222", name, "python3"] and not name.startswith("-") and shlex.quote(name) == name
 

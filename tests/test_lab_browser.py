@@ -133,6 +133,12 @@ AGAIN = """async code => {
     notebook.content.activeCellIndex = 0;
     await notebook.content.scrollToItem(0);
 }"""
+# what the form shows of a run at one moment: the bar, the words beside it, and the number of each line that the run printed
+COUNTS = """() => {
+    const bar = document.querySelector('progress[value]');
+    const lines = [...document.querySelectorAll('details pre')].flatMap(pre => pre.textContent.match(/^\\[.*?\\]/gm) || []);
+    return bar && {bar: bar.value, full: bar.max, words: bar.parentElement.textContent, lines};
+}"""
 _used: list[str] = []
 
 
@@ -264,6 +270,9 @@ def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
     page.locator("progress").first.wait_for()
     assert run_button(page).is_disabled()
     page.get_by_text("now 03-fewer-gpus").wait_for(timeout=60_000)
+    count = page.wait_for_function(COUNTS, timeout=60_000).json_value()
+    assert count["bar"] < count["full"] and f"{count['bar']} of {count['full'] - 1} steps done" in count["words"]
+    assert count["lines"][-1:] == [f"[{count['bar']}/{count['full'] - 1}]"]
     shot(page, "running")
     page.get_by_text("open the report (index.html)").wait_for(timeout=60_000)
     shot(page, "after-run")
@@ -422,9 +431,7 @@ def test_every_wrong_field_is_marked(page):
 def test_a_run_for_another_input_is_not_named(page):
     only_step(page, "02-environment")
     run_button(page).click()
-    bar = page.locator("progress[aria-label=time]")
-    bar.wait_for()
-    page.wait_for_function("() => document.querySelector('progress[aria-label=time]')?.value >= 1")
+    page.locator("progress").wait_for()
     page.get_by_text("open the report (index.html)").wait_for(timeout=60_000)
     assert page.get_by_text("Done after").count() == 1
     give(page, "tests/data/hang/skip", "rank 2 called broadcast")

@@ -535,3 +535,50 @@ def test_a_further_look_is_told_as_the_command_that_was_typed():
         rank.kill()
         rank.wait()
     assert f"--pid {rank.pid} --gap 10" in ended.stdout and "nccl-look.pyz" not in ended.stdout, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(("line", "variable", "known"), [
+    (["--standalone", "--nnodes=2", "--rdzv-endpoint", "n1:29400", "train.py", "--nnodes", "9"], {},
+     {"PET_NNODES": "2", "PET_RDZV_ENDPOINT": "n1:29400"}),
+    (["--rdzv_endpoint", "n1:29400", "train.py"], {"PET_NNODES": "4"}, {"PET_NNODES": "4", "PET_RDZV_ENDPOINT": "n1:29400"}),
+    (["-m", "train"], {}, {}),
+])
+def test_options_of_torchrun_are_read_like_its_variables(line: list[str], variable: dict[str, str], known: dict[str, str]) -> None:
+    clean = {n: v for n, v in os.environ.items() if n not in live_processes.NAMES}
+    waits = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", *line]
+    with subprocess.Popen(waits, env={**clean, **variable}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        variables = live_processes.processes([process.pid])[process.pid].variables
+        process.stdin.close()
+    assert {n: v for n, v in variables.items() if n.startswith("PET_")} == known
+
+
+STARTS = """
+import mmap, os, subprocess, sys
+held = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, prot=mmap.PROT_READ)
+child = [subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1], "-"], env={**os.environ, **dict(
+    pair.split("=") for pair in sys.argv[3:])}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)] if sys.argv[3:] else []
+print(*(one.stdout.readline().decode().strip() and one.pid for one in child), ".", flush=True)
+sys.stdin.read()
+for one in child:
+    one.stdin.close()
+"""
+
+
+@pytest.mark.parametrize(("variables", "ranks"), [
+    (["LOCAL_RANK=1", "NODE_RANK=0"], [0, 1]),  # Lightning
+    (["RANK=1", "LOCAL_RANK=1"], [1]),  # torchrun, whose rank 0 has ended
+    (["RANK=1", "LOCAL_RANK=1", "NODE_RANK=0"], [1])])
+def test_a_process_that_starts_the_other_ranks_is_rank_0_if_they_have_no_rank(
+    tmp_path: Path, variables: list[str], ranks: list[int]
+) -> None:
+    library = tmp_path / "libtorch.so"
+    library.write_bytes(b"0" * 4096)
+    clean = {n: v for n, v in os.environ.items() if n not in live_processes.NAMES}
+    given = [*variables, "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29511"]
+    line = [sys.executable, "-c", STARTS, str(library), STARTS, *given]
+    with subprocess.Popen(line, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        child = int(parent.stdout.readline().split()[0])
+        found, _ = live_ask.chosen([child])
+        parent.stdin.close()
+    assert [r.rank for r in found] == ranks and {r.pid for r in found} <= {parent.pid, child} and len({r.job for r in found}) == 1

@@ -46,8 +46,8 @@ def test_records_of_several_hosts_are_compared(tmp_path: Path) -> None:
 
 
 def test_values_that_cannot_be_used_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    step = run(tmp_path / "run", "--step", STEP, "-p", "hosts", "a", "-p", "over", "ssh a")
-    assert step["status"] == "unknown" and "{host}" in step["reason"]
+    ended = read_cli("run", "--json", "--out", tmp_path / "run", "--step", STEP, "-p", "hosts", "a", "-p", "over", "ssh a")
+    assert ended.returncode == 2 and not ended.stdout and "{host}" in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("target", "status"), [("", "ok"), ("DROP", "broken")])

@@ -225,7 +225,21 @@ def test_a_possible_cause_stands_once_and_nothing_unexplained_beside_it():
     )
     assert NOTHING_KNOWN.text in alone.text and NOTHING_KNOWN.text not in both.text
     only = Page(render_index(verdict_document(samples.run_info(planned=["04-transports"]), [samples.record("04-transports", [weak])]), []))
-    assert [only.text.count(r.text) for r in weak.remedy] == [1] * len(weak.remedy) and "causes" not in {a.get("id") for _, a in only.tags}
+    assert [only.text.count(r.text) for r in weak.remedy] == [1] * len(weak.remedy)
+    assert "causes" in {a.get("id") for _, a in only.tags} and "The fix" not in only.text
+    assert ["open" in a for name, a in only.tags if a.get("class") == "fold cause"] == [True], "the only one is open"
+
+
+def test_causes_that_are_only_possible_are_one_line_each():
+    weak = [
+        dataclasses.replace(samples.shared_gpu(Severity.NOTE, "possible"), cause=cause, title=cause)
+        for cause in ("peer-crashed", "rank-busy-on-host")
+    ]
+    log = Finding("log-undecided", Severity.BROKEN, "ranks waited", (), (Remedy("you", "First check it."),))
+    found = [samples.record("07-logs", [log, *weak])]
+    page = Page(render_index(verdict_document(samples.run_info(planned=["07-logs"]), found), found, fits=("a third cause",)))
+    assert ["open" in a for name, a in page.tags if a.get("class") == "fold cause"] == [False, False]
+    assert "The fix" not in page.text and "First check it." not in page.text and page.text.count("a third cause") == 1
 
 
 def test_of_many_tables_only_the_first_are_open_and_empty_columns_are_left_out():
@@ -570,7 +584,7 @@ def section(page: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("is_asked_next", [False, True])
-@pytest.mark.parametrize("lines", [("nccl-runbook hang nccl-evidence",), ("py-spy dump --pid PID",)])
+@pytest.mark.parametrize("lines", [("nccl-runbook hang DUMPS",), ("py-spy dump --pid PID",)])
 @pytest.mark.parametrize("status", ["likely", "possible"])
 def test_what_would_decide_a_cause_is_no_evidence_and_is_asked_once(lines: tuple[str, ...], status: str, is_asked_next: bool) -> None:
     why = "the first collective that differs"

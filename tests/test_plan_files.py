@@ -806,3 +806,22 @@ def test_the_gpus_of_a_node_are_those_that_a_script_asks_for(text, gpus, tmp_pat
     (tmp_path / "go.sbatch").write_text(text + RAY + "--colocate_all_models")
     assert plan(str(tmp_path / "go.sbatch"))["gpus"] == gpus
     assert plan(str(tmp_path / "go.sbatch"), "--gpus", "4")["gpus"] == 4, "who asks knows better"
+
+
+MANY = 99999
+HUGE = {
+    "verl": f"python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node={MANY} trainer.nnodes={MANY} "
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=7",
+    "trl": f"accelerate launch --num_processes {MANY} grpo.py trl --vllm_mode colocate --vllm_tensor_parallel_size 98765",
+    "openrlhf": f"python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes {MANY} --actor_num_gpus_per_node {MANY} "
+    f"--vllm_num_engines {MANY} --vllm_tensor_parallel_size {MANY}",
+    "open-instruct": f"python open_instruct/grpo_fast.py --num_learners_per_node {MANY} --vllm_num_engines {MANY} "
+    f"--vllm_tensor_parallel_size {MANY}",
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(("framework", "line"), HUGE.items(), ids=HUGE)
+def test_a_launch_of_ten_billion_gpus_is_answered_at_once(framework, line):
+    found = plan(line, "--gpus", "8")
+    assert (found["framework"], found["verdict"] == "refused") == (framework, framework in ("verl", "trl"))

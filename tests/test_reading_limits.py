@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import re
 import tarfile
 import time
 from pathlib import Path
@@ -17,7 +19,7 @@ from nccl_runbook.compare import read as set_ups
 from nccl_runbook.hang import read as hang
 from nccl_runbook.logs import file as log_file, sources as log_sources
 from nccl_runbook.logs.file import Limit, Metered, Spent
-from nccl_runbook.messages import read
+from nccl_runbook.messages import clues, read
 from nccl_runbook.step import Step
 from processes import quickest_s
 from triage_samples import DUPLICATE, hung
@@ -237,3 +239,52 @@ def test_an_archive_without_a_file_says_so(command: str, tmp_path: Path) -> None
     for name in ("x.tar", "x.zip"):
         done = read_cli(command, tmp_path / name)
         assert done.returncode == 4 and "contains no readable file" in done.stdout and "Traceback" not in done.stderr
+
+
+HERD = "step 1 loss 2.3\n[rank{0}]: RuntimeError: shard 0x{0:08x} of n{0} is gone\n"
+
+
+@pytest.mark.parametrize(
+    ("oldest", "others"),
+    [
+        ("{fault}\n", HERD),
+        ("{fault}\n" + "step 2 loss 2.2\n" * 3000, HERD),
+        ("step 2 loss 2.2\n" * 3000 + "{fault}\n", HERD),
+        ("{fault}\n[rank0]: RuntimeError: shard 0x00000001 of n1 is gone\n", HERD),
+        ("{fault}\n", "step {0} loss 2.3\n"),
+    ],
+)
+def test_of_too_many_files_one_with_an_error_of_its_own_is_read(oldest: str, others: str, tmp_path: Path, monkeypatch) -> None:
+    """Even the oldest, behind as many newer ones that look like errors."""
+    monkeypatch.setattr(log_sources, "MANY_S", 60.0)  # of a busy machine
+    monkeypatch.setattr(log_sources, "MAX_FILES", 40)
+    for number in range(60):
+        path = tmp_path / f"job{number:03d}.log"
+        path.write_text(others.format(number) if number else oldest.format(fault=DUPLICATE.strip()))
+        os.utime(path, (1_700_000_000 + number,) * 2)
+    logs = read.collect([str(tmp_path)])
+    assert "device-not-set-per-rank" in {clue.cause for clue in clues.clues() if clue.message in logs.seen}
+    assert sum(file.lines > 0 for file in logs.files) == 40
+
+
+def test_the_answer_counts_files_with_errors_that_it_did_not_read(tmp_path: Path, monkeypatch) -> None:
+    """No two errors are alike here, so the newest are read."""
+    monkeypatch.setattr(log_sources, "MAX_FILES", 10)
+    for number in range(30):
+        words = chr(ord("g") + number % 20) * (1 + number // 20)
+        (tmp_path / f"job{number:03d}.log").write_text(f"RuntimeError: {words}\n" if number >= 10 else "step 1 loss 2.3\n")
+    (unread,) = (file for file in read.collect([str(tmp_path)]).files if not file.lines)
+    assert [int(number) for number in re.findall(r"\d+", unread.name + unread.problem)] == [30, 20, 10]
+
+
+def test_of_too_many_files_one_with_an_error_of_its_own_is_read_before_time_ends(tmp_path: Path, monkeypatch) -> None:
+    """It is the oldest, and the last by name."""
+    monkeypatch.setattr(log_sources, "LIST_S", 60.0)  # of a busy machine
+    monkeypatch.setattr(log_sources, "MANY_S", 60.0)
+    monkeypatch.setattr(log_sources, "MAX_FILES", 40)
+    for number in range(60):
+        path = tmp_path / f"job{number:03d}.log"
+        path.write_text(HERD.format(number) if number < 59 else f"{DUPLICATE.strip()}\n")
+        os.utime(path, (1_700_000_000 - number,) * 2)
+    names = [Path(source.name).name for source in log_sources.sources([str(tmp_path)])]
+    assert names[1:3] == ["job000.log", "job059.log"] and names[3:] == sorted(names[3:])

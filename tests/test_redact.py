@@ -245,6 +245,37 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert Redactor({"PWD": "/home/me", "SORT_KEY": "timestamp", "NCCL_KEY": "1"}).text(text) == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pullSecrets: [{name: registry-nvcr}, {name: other}]",
+        "webhookToken: {path: /srv/kube/hook/token, mode: 420}",
+        '{\\"secrets\\": {\\"name\\": \\"regcred-7\\"}}',
+        "auth: {tls: true, method: oauth2, url: https://sso.example/login}",
+        "TOKEN_POOL_SIZE=134217728",
+        "secretCacheCapacity: 8388608",
+        "auth_token_retry_count=10000000",
+        "/cache/graph/c4zd6xw2ozv3bnqahjt7eylfrkgmui25spzx4dobw7tqhnvk6pw  (job3.log line 5, rank 0)",
+    ],
+)
+def test_names_in_a_list_and_sizes_are_no_secrets(text: str) -> None:
+    assert Redactor({}).text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "secrets: {user: bob, token: canary7x}",
+        'apiKeys: {name: "a", value: "canary7x"}',
+        "password: {value: canary7x}",
+        '{"credentials": {"host": "db1", "pass": "canary7x"}}',
+        '{"private_key_id": "canary0a1b2c3d4e5f60718293a4b5c6d7e8f9"}',
+    ],
+)
+def test_what_stands_beside_names_in_a_list_is_a_secret(text: str) -> None:
+    assert "canary" not in Redactor({}).text(text)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_secrets(name: str) -> None:
     assert sounds_secret(name)
@@ -267,12 +298,12 @@ def test_any_text_is_taken_and_masked_once(before: str, shape: str, after: str) 
 
 def test_the_table_is_toml_and_read_as_such() -> None:
     path = Path(redact.__file__).with_name("secrets.toml")
-    assert secret_values._tables() == tomllib.loads(path.read_text())
+    assert secret_values.TABLES == tomllib.loads(path.read_text())
 
 
 FAMILIES = [
     *{piece for shape in SHAPES for piece in (shape, shape[: len(shape) * 2 // 3], f"-{shape[:8]}", shape[:4])},
-    *(made for start in redact._TOKENS for made in (f"-{start}aaaaaaaaaaaa", f" {start}")),
+    *(made for start in secret_values.TABLES["token"] for made in (f"-{start}aaaaaaaaaaaa", f" {start}")),
     "-eyJaaaaaaaaaaaa",
     "a",
     "0",

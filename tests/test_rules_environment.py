@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from environments import NCCL, NOT_RUN, environment, host, library, role, with_set
 from hypothesis import given, settings, strategies as st
+from nccl_runbook.causes.tables import table
 from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as rules, read_file as environment_file
-from nccl_runbook.environment.facts import Environment, Role
+from nccl_runbook.environment.facts import WHOLE, Environment, Role
 from nccl_runbook.environment.judge import judge
-from nccl_runbook.environment.read_role import limits_of
+from nccl_runbook.environment.read_role import row_of, rows_of
 from nccl_runbook.environment.table import variables_table
 from packaging.specifiers import SpecifierSet
 from pydantic import TypeAdapter
@@ -603,19 +604,36 @@ def test_roles_differ_in_limits_and_mounts(changes, severity):
     assert [f.severity for f in told] == ([severity] if severity else []) and all("engine (" in f.title for f in told)
 
 
-LIMITS = {f.name: f.metadata["row"] for f in dataclasses.fields(Role) if f.metadata.get("row")}
+def test_a_file_of_one_value_is_read():
+    assert row_of("1\n", WHOLE) == "1" and row_of("\n", WHOLE).reason == "absent"
 
 
-@pytest.mark.parametrize("field", LIMITS)
-def test_each_limit_of_a_process_is_read_and_compared(field):
-    """A limit is a field of Role: no other code reads it, or compares the ranks of a job."""
-    text = "".join(f"{row:<26}{4000 + number:<21}unlimited            units\n" for number, row in enumerate(LIMITS.values(), 1))
-    limits = limits_of(text)
-    assert limits == {name: str(4000 + number) for number, name in enumerate(LIMITS, 1)} and limits_of(NOT_RUN) == dict.fromkeys(
-        LIMITS, NOT_RUN
-    )
-    told, = found(environment(role("trainer"), role("engine", **{field: "17"})), "roles-differ")
-    assert told.evidence[-1].source == f"environment.roles[1].{field}" and "engine (17)" in told.title
+ROWS = {f.name: f for f in dataclasses.fields(Role) if f.metadata.get("row")}
+
+
+@pytest.mark.parametrize("separator", [f"{'':<10}", ":\t"])  # of /proc/PID/limits and of /proc/PID/status
+@pytest.mark.parametrize("field", ROWS)
+def test_each_row_of_a_file_of_proc_is_read_and_compared(field, separator):
+    """Such a figure is a field of Role: no other code reads it, or compares the ranks of a job."""
+    metadata = ROWS[field].metadata
+    path = metadata["reads"].replace("{pid}", "41")
+    others = {f.metadata["reads"].replace("{pid}", "41"): NOT_RUN for f in ROWS.values()}
+    name = metadata["row"]
+    other = f"Other {name}{separator}1\n"
+    text = "4017 5\n" if name == WHOLE else f"{other}{name}{separator}4017   unlimited   units\n{name} more 2\n"
+    assert rows_of({**others, path: text})[field] == "4017" and rows_of(others) == dict.fromkeys(ROWS, NOT_RUN)
+    assert rows_of({**others, path: "\n" if name == WHOLE else other})[field].reason == "absent"
+    differ = found(environment(role("trainer", **{field: "4017"}), role("engine", **{field: "17"})), "roles-differ")
+    assert [f.evidence[-1].source for f in differ] == [f"environment.roles[1].{field}"] * metadata["alike"]
+
+
+LEAST = {name: row["least"] for name, row in table("environment/environment")["limits"].items()}
+
+
+@pytest.mark.parametrize("field", LEAST)
+def test_each_limit_of_the_table_is_judged_by_its_least(field):
+    low, enough = (found(environment(role(**{field: str(LEAST[field] - less)})), "limit-too-low") for less in (1, 0))
+    assert [f.evidence[0].source for f in low] == [f"environment.roles[0].{field}"] and not enough
 
 
 # ---- libnccl ---------------------------------------------------------------------------------------------------------------------

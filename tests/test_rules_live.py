@@ -152,7 +152,23 @@ def test_torchrun_without_a_rank_is_told_as_that(rank: int | None, file: str, is
         rank=rank,
         world_size=4,
     )
-    assert (told(s.look(agent)).decides == LOOK_THERE and "torchrun has not started a rank" in told(s.look(agent)).sentence) is is_launcher
+    assert (told(s.look(agent)).decides == LOOK_THERE and "torchrun runs no rank" in told(s.look(agent)).sentence) is is_launcher
+
+
+@pytest.mark.parametrize(("options", "cause"), [
+    ({"PET_NNODES": "2"}, "rendezvous-misconfigured"),
+    ({"PET_NNODES": "2:4", "PET_RDZV_ENDPOINT": "localhost:29400"}, "rendezvous-misconfigured"),
+    ({"PET_NNODES": "2", "PET_MASTER_ADDR": "127.0.0.1"}, "rendezvous-misconfigured"),
+    ({"PET_NNODES": "2", "PET_MASTER_ADDR": "10.0.0.1"}, None),  # another host may still come
+    ({"PET_NNODES": "2", "PET_RDZV_ENDPOINT": "n1:29400"}, None),
+    ({"PET_NNODES": "1:2"}, None), ({"PET_NNODES": "1"}, None), ({}, None)])
+def test_torchrun_that_waits_for_other_hosts_at_localhost_waits_in_vain(options: dict[str, str], cause: str | None) -> None:
+    frames = [Frame("next_rendezvous", "/x/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py", 67)]
+    agent = stranger(0, frames, torch=True, variables=options)
+    found = told(s.look(agent))
+    assert (found.cause, verdict([found])) == (cause, "broken" if cause else "unknown")
+    beside = dataclasses.replace(agent, pid=101)  # of this host: they may meet there
+    assert told(s.look(agent, beside)).cause is None
 
 
 def test_one_sample_is_never_called_hung() -> None:
@@ -269,6 +285,32 @@ def test_a_missing_rank_is_dead_where_it_should_be_on_this_host() -> None:
     assert (found.kind, culprits(found), found.cause) == ("dead", [2], "peer-crashed") and "signal 9" in found.sentence
     several = told(s.look(*waiting(0, 1, 3), ended=[Ended(50, -9), Ended(51, 0)]))
     assert "signal" not in several.sentence, "which of the two was rank 2 nobody knows"
+    left = told(s.look(*waiting(0, 1, 3), ended=[Ended(50, 0)]))
+    assert (left.kind, culprits(left), left.cause) == ("dead", [2], "collective-on-some-ranks-only")
+    both = told(s.look(*waiting(0, 3), ended=[Ended(50, 0), Ended(51, 0)]))
+    assert (culprits(both), both.cause, len([e for e in both.evidence if "started by" in e.text])) == ([1, 2], left.cause, 2)
+
+
+@pytest.mark.parametrize(("who", "variables", "line", "frames", "cause"), [
+    ("launcher", {"TORCHELASTIC_RUN_ID": "none"}, "step 3", s.IN_ALL_REDUCE, "collective-on-some-ranks-only"),
+    ("launcher", {"TORCHELASTIC_RUN_ID": "none"}, "step 3", s.IN_INIT, "collective-on-some-ranks-only"),
+    ("launcher", {"TORCHELASTIC_RUN_ID": "none"}, "W1201 api.py:1028] Sending process 7 closing signal SIGTERM", s.IN_ALL_REDUCE,
+     "peer-crashed"),
+    ("rank", {"TORCHELASTIC_RUN_ID": "none"}, "step 3", s.IN_ALL_REDUCE, "peer-crashed"),  # torchrun may be gone
+    ("launcher", {}, "step 3", s.IN_ALL_REDUCE, "peer-crashed"),  # a launcher that ends nobody
+    ("launcher", {}, "step 3", s.IN_INIT, "rendezvous-misconfigured")])
+def test_a_rank_that_is_missing_while_torchrun_goes_on_exited_with_0(
+    who: str, variables: dict[str, str], line: str, frames: list[Frame], cause: str
+) -> None:
+    ranks = [dataclasses.replace(s.rank(n, frames), variables=variables, log_tail=[line]) for n in (0, 1, 3)]
+    found = told(s.look(*ranks, listeners=[Listener(ranks[0].job, 29500, who, 9, "python3")]))
+    assert (found.kind, culprits(found), found.cause) == ("dead", [2], cause)
+    elsewhere = told(s.look(*ranks, listeners=[Listener("localhost:1 in net:[1]", 1, who, 9, "python3")]))
+    assert elsewhere.cause != "collective-on-some-ranks-only", "the launcher of another job"
+    for n in (0, 2):  # one of them in a pipe, whatever the others show
+        pipe = dataclasses.replace(ranks[n], log_tail=Gap("unsupported", "not files"))
+        unread = told(s.look(*ranks[:n], pipe, *ranks[n + 1 :], listeners=[Listener(ranks[0].job, 29500, who, 9, "python3")]))
+        assert unread.cause != "collective-on-some-ranks-only", "torchrun may have ended the others, unseen"
 
 
 def gone(*looks: Live, bare: tuple[str, ...] = ()) -> dict[int, str]:
@@ -962,7 +1004,7 @@ def test_the_pid_of_a_recorded_look_is_in_no_line_to_copy() -> None:
     saved = judge_hang(Hang([], [], [], [], [], Logs([], "", {}, []), looks=looks))
     assert old.decides == saved.decides == "kill -CONT PID" and saved.pid == 101
     finding = hang_finding(of_picture(old), still=True)
-    assert [line for r in finding.remedy for line in r.lines] == ["kill -CONT PID", "cat /proc/PID/status | grep -E 'State|TracerPid'"]
+    assert [line for r in finding.remedy for line in r.lines] == ["kill -CONT PID", "grep -E 'State|TracerPid' /proc/PID/status"]
     assert not any(e.source == "next" for e in finding.evidence), "it is the remedy"
     busy = with_command(judge_looks([s.look(*waiting(0, 1, 2), s.rank(3, [], "D", "folio_wait"))]), None)
     assert [p.decides for p in busy] == ["py-spy dump --native --pid PID"]

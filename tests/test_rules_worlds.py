@@ -332,6 +332,8 @@ def test_pairs_not_finished_fires_when_the_budget_ends_between_pairs():
 def test_ladder_not_finished_fires_when_the_budget_ends_early():
     found = fewer_gpus.judge_worlds(ladder(rung(1), wanted=[1, 2, 3]), SINGLES, PAIRS)
     assert [(f.id, f.severity) for f in found] == [("ladder-not-finished", Severity.UNKNOWN)]
+    found = fewer_gpus.judge_worlds(ladder(rung(1), rung(3), wanted=[1, 2, 3]), SINGLES, Gap("not-run"))
+    assert [(f.id, f.severity) for f in found] == [("fewer-gpus-pass", Severity.OK)]
 
 
 def test_a_rehearsal_is_never_health():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from book_samples import run_cli
+from book_samples import CLI, run_cli, with_library
 from hang_samples import Job
 from hypothesis import given, strategies as st
 from live_samples import IN_ALL_REDUCE, SAVING, look, rank
@@ -25,6 +25,7 @@ from nccl_runbook.hang.read import collect as read_hang
 from nccl_runbook.look import live
 from nccl_runbook.messages.read import collect
 from nccl_runbook.triage.judge import answer
+from processes import command_s
 from triage_samples import DUPLICATE, SAMPLES, init
 from warm_cli import read_cli
 
@@ -182,10 +183,16 @@ transport/net_ib/p2p.cc:1 a/b/c/d
 GPU 0: NVIDIA H200""".splitlines()
 
 
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process."""
+    monkeypatch.setattr(share, "_known", {kind: {"(?!)"} for kind in share._known})
+    for function in (share._other, share._any_known, share._with_other_names):
+        function.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share, "_known", {kind: {"(?!)"} for kind in share._known})
-    share._other.cache_clear()
+    forget(monkeypatch)
     monkeypatch.setenv(share.SHARE, KEY)
 
 
@@ -201,6 +208,21 @@ def test_a_name_in_its_form_is_replaced(line: str) -> None:
 def test_a_name_that_was_seen_once_is_replaced_wherever_it_stands() -> None:
     share.learn("\n".join(PLANTED[:-1]))
     assert leaks(share.shared(PLANTED[-1])) == []
+
+
+TABLE = "Root cause:\n  time : 10:00\n  host      : canaryn3\n  rank : 1"
+
+
+@given(st.text(max_size=300) | st.sampled_from([*PLANTED, TABLE, *INNOCENT]))
+def test_every_form_has_one_of_its_words(text: str) -> None:
+    """A text without them is not searched."""
+    for _, words, form in share._FORMS:
+        assert not re.search(form, text) or any(word in re.sub("[1-9]", "0", text.lower()) for word in words.split("|"))
+
+
+def test_every_form_is_in_a_planted_line() -> None:
+    """So that its words are tried above."""
+    assert [form for _, _, form in share._FORMS if not any(re.search(form, line) for line in [*PLANTED, TABLE])] == []
 
 
 @pytest.mark.parametrize("line", INNOCENT)
@@ -222,10 +244,9 @@ def test_a_text_is_replaced_once(text: str) -> None:
 def test_a_name_is_the_same_in_every_process_of_a_run_and_another_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     line, short = "gpu-canary07.hpc.example.org:1:1 [0] NCCL INFO", "gpu-canary07:1:1 [0] NCCL INFO"
     first = share.shared(line)
-    monkeypatch.setattr(share, "_known", {kind: {"(?!)"} for kind in share._known})
-    share._other.cache_clear()
+    forget(monkeypatch)
     assert share.shared(short) == re.sub(r"\.x\w{6}", "", first) != first
-    share._other.cache_clear()
+    forget(monkeypatch)
     monkeypatch.setenv(share.SHARE, KEY[::-1])
     assert share.shared(short) != first
 
@@ -240,7 +261,7 @@ def _triage(path: Path, context: str) -> object:
     return (
         verdict_of(given.findings),
         [(h.cause, h.status, [e.line for e in h.evidence]) for h in given.hypotheses],
-        len(given.hosts),
+        "read-elsewhere" in {f.id for f in given.findings},
         len(given.logs.ranks),
     )
 
@@ -291,7 +312,8 @@ def test_the_host_of_a_log_is_this_host_with_and_without(tmp_path: Path, monkeyp
         (tmp_path / "a.log").write_text((init(0, 0, 0, "60") + init(1, 0, 0, "60") + DUPLICATE).replace("node0", name))
         for setting in (KEY, ""):
             monkeypatch.setenv(share.SHARE, setting)
-            assert bool(answer(collect([str(tmp_path / "a.log")], "")).hosts) == elsewhere
+            noted = {f.id for f in answer(collect([str(tmp_path / "a.log")], "")).findings}
+            assert ("read-elsewhere" in noted) == elsewhere
 
 
 @pytest.mark.parametrize("line", PLANTED[:-1])
@@ -450,3 +472,23 @@ def test_a_run(tmp_path: Path, log: Path) -> None:
     other = share.shared("gpu-canary07:1:1 [0]").partition(":")[0]
     assert [name for name in ("07-logs.json", "index.html", "verdict.json") if other not in files[name]] == []
     assert [name for name, text in files.items() if KEY in text] == []
+
+
+WATCHDOG = (
+    "gpu{1:03d}:{0}:{0} [0] NCCL INFO comm 0x55d0a8 rank {0} nranks 3000 cudaDev 0 nvmlDev 0 busId 10000 commId 0xabc - Init COMPLETE\n"
+    "[rank{0}]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank {0}] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+)
+
+
+def _hosts(log: Path) -> list[list[str]]:
+    return [rank.hosts for rank in collect([str(log)], "").ranks]
+
+
+def test_a_log_of_3000_ranks_on_375_hosts_takes_less_than_five_seconds(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("".join(WATCHDOG.format(rank, rank // 8) for rank in range(3000)))
+    ended = read_cli("triage", "--share", tmp_path / "job.log")
+    took = min(ended.usual_s(), command_s([*CLI, "triage", "--share", str(tmp_path / "job.log")], 4.5, env=with_library())[0])
+    assert took < 4.5 and ended.peak_bytes < 300 << 20
+    shown = json.dumps(_hosts(tmp_path / "job.log"))
+    assert re.search(r"host-x\w{6}-374", shown) and not re.search(r"gpu\d{3}", ended.stdout + shown)

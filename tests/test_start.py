@@ -36,7 +36,7 @@ from nccl_runbook.report.run import write_run
 from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo
 from nccl_runbook.triage.symptoms import matching, step_texts, symptoms
-from processes import ROOT, children, gone, start_time
+from processes import ROOT, children, gone, slowness, start_time
 from pydantic import TypeAdapter
 
 HEALTHY = "vm:1:1 [0] NCCL INFO Using network Socket\nvm:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 2 Init COMPLETE\nstep 1 loss 0.5\n"
@@ -246,19 +246,10 @@ def test_what_a_run_says_is_escaped(tmp_path):
     run.exit_code = run.ended_at = None
     run.started_at = time.monotonic()
     assert run.now == "03-fewer-gpus"
-    run.started_at -= 15
-    at_work = str(cells.form_status({"run": run, "expected": 60}))
-    assert (
-        all(
-            text in at_work
-            for text in ('<progress value="15.0" max="60" aria-label="time"', "1 of 2 steps done", "of about 60 s", "now 03-fewer-gpus")
-        )
-        and "<script" not in at_work
-    )
-    by_steps = str(cells.form_status({"run": run, "expected": 0}))
-    assert '<progress value="1" max="2" aria-label="steps done"' in by_steps and "of about" not in by_steps, "no estimate that has passed"
+    at_work = str(cells.form_status({"run": run}))
+    assert '<progress value="1" max="3" aria-label="steps done"' in at_work and "now 03-fewer-gpus" in at_work and "<script" not in at_work
     run.total = 0
-    assert "<progress aria-label" in str(cells.form_status({"run": run, "expected": 0})), "neither time nor steps are known: no empty bar"
+    assert "<progress aria-label" in str(cells.form_status({"run": run})), "no empty bar while no step is known"
 
 
 @pytest.mark.parametrize("ended", [[], ["03-fewer-gpus"]])
@@ -435,11 +426,19 @@ def test_a_wrong_budget_is_no_price(opened):
     assert "About 0 s" not in opened.texts["price"].value and f"About {opened._seconds(opened._ticked())} s" in opened.texts["price"].value
 
 
-def test_the_input_is_no_step_of_the_count():
+def test_one_count_of_steps_and_a_bar_that_is_full_only_at_the_end(tmp_path):
+    """The form counts as the lines do that the run prints; after the last step the verdict is still to come."""
     run = RunProcess.__new__(RunProcess)
-    run.lines, run.process = (), argparse.Namespace(stderr=io.StringIO("[1/3] 00-start  ok  1.0 s\n[2/3] 03-fewer-gpus  ok  2.0 s\n"))
-    run._read()
-    assert (run.done, run.total) == (1, 2)
+    run.cancelled_at = run.ended_at = run.document = run.compared = run.exit_code = None
+    run.outputs, run._before, run.started_at, run.command = tmp_path, "", time.monotonic(), ("run",)
+    run.lines, run.done, run.total = (), 0, 0
+    for number in (1, 2, 3):
+        run.process = argparse.Namespace(stderr=io.StringIO(f"[{number}/3] 03-fewer-gpus  ok  1.0 s\n"))
+        run._read()
+        at_work = str(macros("cells.html.j2").form_status({"run": run}))
+        value, most = map(int, re.search(r'<progress value="(\d+)" max="(\d+)"', at_work).groups())
+        assert (value, f"{number} of 3" in at_work) == (number, True) and value < most
+    assert len(re.findall(r"\d+ (?:of|/)", at_work + str(macros("cells.html.j2").form_said({"run": run})))) == 1
 
 
 def test_what_is_open_stands_above_what_is_folded(opened, tmp_path):
@@ -462,7 +461,7 @@ def test_a_long_setting_is_read_at_once(opened):
         opened.fields["setting"].value = "A=" + "a_b=" * times + " -"
         assert refused(opened) == ["setting"]
     opened.fields["setting"].value = "A=" + "a_b=" * 20_000
-    assert refused(opened) == [] and time.process_time() - began < 5
+    assert refused(opened) == [] and (time.process_time() - began) / slowness() < 5
     opened.fields["setting"].value = ""
 
 
@@ -606,7 +605,7 @@ def test_wrong_usage_is_told_in_a_sentence_and_a_second_end_is_harmless(tmp_path
     run = RunProcess(["--step", "03-fewer-gpu"], tmp_path, lambda r: (changes.append(r.at_work), r.at_work or ended.set()))
     assert ended.wait(30)
     assert (
-        re.search(r"^Not started: .*did you mean 03-fewer-gpus", run.sentence())
+        re.search(r"^Not started: .*did you mean 03-fewer-gpus", str(macros("cells.html.j2").run_ended(run)))
         and run.page is None
         and run.folder is None
         and run.now == ""

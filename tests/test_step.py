@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, Unusable
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.findings import Finding, Severity
-from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.step import Step, open_step
 from nccl_runbook.worlds import ask as worlds, judge as fewer_gpus
 from nccl_runbook.worlds.facts import Ladder
@@ -205,7 +204,7 @@ def test_only_injected_cells_are_checked_for_names():
     typed = {"run_dir": str, "budget_s": int}
     mine = {"__annotations__": typed, "run_dir": "x", "budget_s": "7", "my_own": 1, "In": ["my_own = 1", "# Parameters\nbudget_s = '7'"]}
     assert open_step("03-fewer-gpus", mine).parameters == {"run_dir": "x", "budget_s": 7}
-    with pytest.raises(ParameterError, match="budgets.*budget_s"):
+    with pytest.raises(Unusable, match="budgets.*budget_s"):
         open_step("03-fewer-gpus", {**mine, "In": ["# Parameters\nbudgets = 7\n"]})
 
 

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import pytest
-from nccl_runbook.messages import read
+from nccl_runbook.messages import clues, read
+from nccl_runbook.messages.judge import fires
 from nccl_runbook.triage.judge import findings, judge
 
 AGENT = "I1130 04:1{}:00.1 77 torch/distributed/elastic/agent/server/api.py:919] [default] Worker group FAILED. {}/3 attempts left;"
@@ -158,3 +159,77 @@ def test_memory_of_the_host_and_of_the_gpu_under_ray(log, cause, tmp_path):
     _, ranked = judged(tmp_path, "Traceback (most recent call last):\n" + log)
     assert (ranked[0].cause, ranked[0].status) == (cause, "likely")
     assert cause != "peer-crashed" or "gpu-memory-exhausted" not in [h.cause for h in ranked]
+
+
+XID = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=9, name=python, GPU has fallen off the bus.\n"
+ECC = "[rank1]: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n"
+WAITED = (
+    "[rank0]:[E304 08:40:32.123 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80,"
+    " OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
+)
+GUARD = '[rank3]: NCCL_GUARD {"schema":1,"guard":"sums","ok":false,"says":"wrong sums","cause":"gpu-or-link-fault"}\n'
+NOTICE = "the ranks went on after the restart"
+
+
+@pytest.mark.parametrize("fault", [XID, ECC, GUARD])
+@pytest.mark.parametrize(
+    ("end", "lead"),
+    [
+        ("", "gpu-or-link-fault"),
+        ("Training finished\n", "gpu-or-link-fault"),
+        (OVER.format(0, 0), "gpu-or-link-fault"),
+        (WAITED, "gpu-or-link-fault"),
+        (raised(0, FULL), "gpu-memory-exhausted"),
+        (raised(0, "KeyError: 'mask'"), "peer-crashed"),
+        ("      Reason:       OOMKilled\n      Exit Code:    137\n", "peer-crashed"),
+    ],
+)
+def test_no_restart_undoes_a_fault_of_the_hardware(fault, end, lead, tmp_path):
+    logs, ranked = judged(tmp_path, steps(0, 9) + fault + OVER.format(1, 1) + AGAIN.format(1, 3) + steps(8, 14) + end)
+    status = {h.cause: h.status for h in ranked}
+    assert (ranked[0].cause, status["gpu-or-link-fault"]) == (lead, "established" if lead == "gpu-or-link-fault" else "likely")
+    notes = [f.title for f in findings(logs, ranked) if f.id == "started-again"]
+    assert len(notes) == 1 and (NOTICE in notes[0]) is (lead == "gpu-or-link-fault")
+
+
+@pytest.mark.parametrize("end", [WAITED, f"[rank0]: {LOST}\n"])
+def test_evidence_of_two_attempts_does_not_meet(end, tmp_path):
+    """The rank that waited in the second attempt did not wait for the one that raised in the first."""
+    log = steps(0, 3, "[rank0]: ") + raised(1, "KeyError: 'mask'") + AGAIN.format(1, 3) + steps(1, 2, "[rank0]: ") + end
+    logs, ranked = judged(tmp_path, log)
+    again = logs.again[0].line
+    assert ranked[0].cause == "peer-crashed" and "KeyError" in ranked[0].evidence[0].text
+    assert [h.cause for h in ranked if len({line.line > again for line in h.evidence}) > 1] == []
+
+
+def test_what_must_stand_beside_a_message_is_no_error_of_another_attempt(tmp_path):
+    first = "IndexError: list index out of range\n"
+    second = "    physical_device_id = device_ids[device_id]\n"
+    clue = next(c for c in clues.clues() if c.id == "torchrun-physical-device-id-ids")
+    one, _ = judged(tmp_path / "a", first + second)
+    two, _ = judged(tmp_path / "b", first + OVER.format(1, 1) + AGAIN.format(1, 3) + second)
+    assert clue.also[0] in one.seen and clue.also[0] in two.seen
+    assert fires(clue, one) and not fires(clue, two)
+
+
+KILLED = [
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.\n",
+    "kernel: Memory cgroup out of memory: Killed process 4711 (python) total-vm:99kB\n",
+]
+
+
+@pytest.mark.parametrize("killed", KILLED)
+@pytest.mark.parametrize(("after", "survived"), [(0, False), (1, False), (2, True), (9, True)])
+def test_one_late_step_is_no_sign_that_a_killed_process_was_not_needed(killed, after, survived, tmp_path):
+    _, ranked = judged(tmp_path, steps(0, 4) + killed + steps(4, 4 + after))
+    assert ([h.cause for h in ranked if h.cause != "benign"] == []) is survived
+
+
+@pytest.mark.parametrize("why", ["DUE TO TIME LIMIT ***", "DUE TO PREEMPTION ***"])
+@pytest.mark.parametrize("error", ["KeyError: 'mask'", "ZeroDivisionError: division by zero", "OSError: shard 7 ended early"])
+def test_the_scheduler_ends_what_an_error_of_a_rank_had_stopped(error, why, tmp_path):
+    end = f"slurmstepd: error: *** JOB 31 ON n1 CANCELLED AT 2026-11-30T10:00:00 {why}\n"
+    _, ranked = judged(tmp_path / "a", steps(0, 3) + raised(1, error) + end)
+    assert (ranked[0].cause, ranked[0].status) == ("peer-crashed", "likely") and error in ranked[0].evidence[0].text
+    _, ranked = judged(tmp_path / "b", steps(0, 3) + end + raised(1, error))
+    assert ranked[0].cause in ("scheduler-time-limit", "scheduler-preempted")

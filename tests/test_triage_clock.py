@@ -115,3 +115,11 @@ def test_a_rank_that_also_waited_keeps_the_end_of_its_wait(tmp_path):
         "began to wait",
         "waited 600 s",
     }
+
+
+def test_the_silent_rank_stands_in_the_picture_without_a_time(tmp_path):
+    waits = "".join(WATCHDOG.format(r=rank, s=9, o="ALLREDUCE", n=64, t=60000) for rank in (1, 2))
+    (tmp_path / "job.log").write_text(f"[rank0]: step 8 loss 2.7\n{waits}")
+    table = order_table(reader.collect([str(tmp_path)]))
+    assert list(table.curve.lanes) == ["rank 1", "rank 2", "rank 0"]
+    assert [cell.text for cell in table.rows[-1]][:2] == ["no time", "0"] and "step 8" in table.rows[-1][4].text

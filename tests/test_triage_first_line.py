@@ -380,16 +380,13 @@ def test_the_page_of_an_undecided_log_says_each_thing_once_and_shows_evidence(tm
     page = tmp_path / "page.html"
     read_cli("triage", str(tmp_path / "job.log"), "--html", str(page))
     body = page.read_text().partition("<main")[2]
-    cards = body.split('<article class="card')[1:]
-    named = next(card.partition("</article>")[0] for card in cards if "a host name does not resolve" in card)
-    assert named.partition("<details")[0].count('class="copy"') == 1  # the same line for two readers
+    causes = [part.partition("</details>")[0] for part in body.split('<details class="fold cause">')[1:]]
+    [named] = [cause for cause in causes if "a host name does not resolve" in cause]
+    assert named.count('class="copy"') == 1  # the same line for two readers
     assert 'id="evidence"' in body and "DistNetworkError" in body.partition('id="evidence"')[2].partition("</section>")[0]
     assert body.count("a rank could not connect to the store") == 1
-    assert all(
-        "If this is the cause: " in card.partition("<p><strong>")[0]
-        for card in cards
-        if "If this is the cause: " in card.partition("<details")[0]
-    )  # what the cause is stands first
+    told = [cause.partition("</summary>")[2].partition("<p><strong>")[0] for cause in causes]
+    assert all(text.count("If this is the cause: ") == 1 for text in told)  # what the cause is stands first
 
 
 GAVE_UP = "w3:5:6 [0] misc/ibvwrap.cc:66 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out\n"

@@ -30,7 +30,7 @@ from nccl_runbook.messages.matcher import alternatives
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.hypotheses import judge_weights as triage_weights
 from nccl_runbook.triage.judge import answer
-from processes import ROOT, quickest_s
+from processes import ROOT, quickest_s, slowness
 from triage_samples import DUPLICATE, SAMPLES, hung
 
 SLOWEST_S = 0.25  # of one expression on one line made to be slow; a usual line takes microseconds
@@ -469,7 +469,7 @@ def test_a_signal_that_interrupts_no_read_of_a_quiet_pipe_ends_it_all_the_same(a
         said = running.communicate(timeout=60)
     os.close(quiet)
     os.close(ours)
-    assert (running.returncode, *said) == (130, "", "interrupted (SIGINT) before there was an answer\n" * (arguments[0] == "hang"))
+    assert (running.returncode, *said) == (130, "", "interrupted (SIGINT) before there was an answer\n")
 
 
 def test_a_line_that_tells_by_itself_is_quoted_by_itself_and_once(tmp_path):
@@ -507,7 +507,7 @@ def both_ends(path: Path) -> tuple[list[bytes], log_sources_source.Source]:
     began = time.process_time()
     for source in log_sources.sources([str(path)]):
         rows = [row for rows in source.rows() for row in rows if row]
-    assert time.process_time() - began < 2
+    assert (time.process_time() - began) / slowness() < 2
     return rows, source
 
 

@@ -367,7 +367,30 @@ def test_the_agent_of_rays_dashboard_takes_another_port(tmp_path):
     assert "rendezvous-port-in-use" not in causes_of(
         tmp_path, "(raylet) OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 52365): address already in use\n"
     )
-    assert causes_of(tmp_path, "RuntimeError: [Errno 98] Address already in use\n")["rendezvous-port-in-use"] == "established"
+    assert causes_of(tmp_path, "RuntimeError: [Errno 98] Address already in use\n")["rendezvous-port-in-use"] == "possible"
+
+
+FRAMES = 'Traceback (most recent call last):\n  File "/job/main.py", line 40, in main\n  File "{}", line 189, in {}\n{}\n'
+
+
+@pytest.mark.parametrize("word", ["", "INFO api_server.py:32] version 0.9\n", "gunicorn 20.1 installed\n", "import gradio\n"])
+@pytest.mark.parametrize(
+    ("frame", "call", "line", "status"),
+    [
+        ("/opt/py/site-packages/deepspeed/comm/comm.py", "initialize", "OSError: [Errno 98] Address already in use", "established"),
+        ("/opt/torch/distributed/rendezvous.py", "_create_c10d_store", "RuntimeError: Address already in use", "established"),
+        ("/opt/torch/distributed/distributed_c10d.py", "init_process_group", "OSError: [Errno 98] Address already in use", "established"),
+        ("/job/boot.py", "start", "RuntimeError: Address already in use", "likely"),
+        ("/job/boot.py", "start", "OSError: [Errno 98] Address already in use", "possible"),
+        ("/usr/lib/python3.12/socketserver.py", "server_bind", "OSError: [Errno 98] Address already in use", None),
+        ("/opt/site-packages/prometheus_client/exposition.py", "start_wsgi_server", "OSError: [Errno 98] Address already in use", None),
+        ("/opt/site-packages/uvicorn/config.py", "bind_socket", "OSError: [Errno 98] Address already in use", None),
+    ],
+)
+def test_a_port_in_use_is_that_of_the_rendezvous_only_if_the_log_shows_it(tmp_path, frame, call, line, status, word):
+    """What opens the port is in the lines just above; the name of a server elsewhere says nothing."""
+    assert causes_of(tmp_path, word + FRAMES.format(frame, call, line)).get("rendezvous-port-in-use") == status
+    assert causes_of(tmp_path, FRAMES.format(frame, call, line) + word).get("rendezvous-port-in-use") == status
 
 
 REPORT = """# Training hangs on two GPUs

@@ -262,7 +262,7 @@ def test_what_may_help_goes_before_what_explains_nothing():
     told = Finding("slow", Severity.WARN, "swap is on", remedy=(Remedy("the administrator", "Switch it off."),))
     run, found = samples.duplicate_gpu()
     shared = samples.shared_gpu(status="possible")
-    for seen, titles in (([hung, shared], [f"Possible: {shared.title}"]), ([hung, told, shared], [told.title]), ([hung], [hung.title])):
+    for seen, titles in (([hung, shared], []), ([hung, told, shared], [told.title]), ([hung], [hung.title])):
         document = verdict_document(run, [samples.record("01-gpu-visibility", seen), *found[2:]])
         assert [title for title, _ in fixes(document)] == titles
 

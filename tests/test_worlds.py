@@ -27,6 +27,12 @@ def test_a_ladder_on_the_cpu_passes_and_survives_the_round_trip_through_a_record
     assert told.id == "rehearsed" and "Gloo" in told.title and "1, 2 and 3 ranks" in told.title
 
 
+def test_the_last_seconds_of_a_ladder_go_to_the_world_of_all_ranks(engine):
+    hurried = worlds.ladder(engine, [None] * 4, worlds.CPU_DEADLINE_S - 1)
+    assert [t.world.request.world_size for t in hurried.rungs] == [1, 4] and hurried.wanted == [1, 2, 3, 4]
+    assert [t.name for t in worlds.ladder(engine, [None] * 4, worlds.STALL_FIRST_S - 1).rungs] == ["1 rank"]
+
+
 def test_a_ladder_stops_at_the_first_size_that_fails_and_tries_that_twice(own_engine, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothing9")
     ladder = worlds.ladder(own_engine, [None, None], 60)

@@ -20,6 +20,8 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
+from processes import slowness
+
 if __name__ == "__main__":
     from nccl_runbook.__main__ import COMMANDS, main
 
@@ -29,6 +31,10 @@ class Ended(subprocess.CompletedProcess):
 
     cpu_s: float
     peak_bytes: int
+
+    def usual_s(self) -> float:
+        """Seconds that it would compute on the machine for which limits were set."""
+        return self.cpu_s / slowness()
 
 
 _servers: dict[bool, list[subprocess.Popen[str]]] = {False: [], True: []}  # True: those that run notebooks, which take more memory
@@ -101,7 +107,7 @@ def _load_notebooks() -> None:
     from nccl_runbook.report.notebook_html import NotebookPages
 
     load()
-    NotebookPages().warm()
+    NotebookPages()
     assert threading.active_count() == 1, "a fork would lose the other threads"
 
 

@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from nccl_runbook.cli import answer
+import typer
+
+from nccl_runbook.cli import answer, options
+from nccl_runbook.core.facts import PlainError, Unusable
+from nccl_runbook.core.redact import OWN_PATTERNS
+from nccl_runbook.launch import stop
 from nccl_runbook.look.terminal import Terminal
 
 # each is a file of cli/
@@ -60,19 +65,19 @@ _PLAINER = (
 def app(listed: bool = False) -> Any:
     """The parser of the named command, or of all; ``listed``: names and summaries only. The example of a
     command stands in the docstring of its file."""
-    whole = answer.typer.Typer(
+    whole = typer.Typer(
         add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
     whole.callback()(nccl_runbook)
     for name in [word for word in sys.argv[1:2] if word in COMMANDS] or COMMANDS:
         if listed:
             whole.command(name, help=_help(name))(lambda: None)
-            continue
-        command = importlib.import_module(f"nccl_runbook.cli.{name}")
-        example = command.__doc__.partition("\n\n")[2].strip().replace("\n", " ")
-        whole.command(name, epilog=example.replace(" or nccl-runbook", "   or   nccl-runbook"))(
-            getattr(command, name)
-        )
+        else:
+            command = importlib.import_module(f"nccl_runbook.cli.{name}")
+            example = command.__doc__.partition("\n\n")[2].strip().replace("\n", " ")
+            whole.command(name, epilog=example.replace(" or nccl-runbook", "   or   nccl-runbook"))(
+                getattr(command, name)
+            )
     return whole
 
 
@@ -92,15 +97,15 @@ def _version(wanted: bool) -> None:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
-            answer.typer.echo(f"nccl-runbook {version('nccl-runbook')}")
+            typer.echo(f"nccl-runbook {version('nccl-runbook')}")
         except PackageNotFoundError:  # run from the source tree, without an installation
-            answer.typer.echo("nccl-runbook (not installed: version unknown)")
-        raise answer.typer.Exit()
+            typer.echo("nccl-runbook (not installed: version unknown)")
+        raise typer.Exit()
 
 
 def nccl_runbook(
     version: Annotated[
-        bool, answer.typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Find the cause of a multi-GPU job that failed, hangs or is slow, and the fix. Exit codes: 0
@@ -133,8 +138,8 @@ def _nearest(error: Any) -> str:
         return ""
     # -html is read as -h and three more
     typed = next((word for word in sys.argv if word.startswith(error.option_name)), "").partition("=")[0]
-    options = [name for parameter in error.ctx.command.get_params(error.ctx) for name in parameter.opts]
-    near = difflib.get_close_matches(f"--{typed.lstrip('-')}", options, 1)
+    known = [name for parameter in error.ctx.command.get_params(error.ctx) for name in parameter.opts]
+    near = difflib.get_close_matches(f"--{typed.lstrip('-')}", known, 1)
     return f": did you mean {near[0]}?" if near else ""
 
 
@@ -142,6 +147,8 @@ def main() -> None:
     """Run the command line and exit with its code: 2 for wrong usage, 1 if the answer cannot be written, 130
     if interrupted."""
     Terminal.take()
+    stop.end()  # until a command keeps what was measured so far
+    options.own_patterns_in(os.environ.pop(OWN_PATTERNS, ""))  # set again if the file can be read
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < LEAST_FILES:
         answer.leave(
             f"nccl-runbook needs {LEAST_FILES} open files at a time. First run: ulimit -n {LEAST_FILES}", 1
@@ -150,24 +157,24 @@ def main() -> None:
     command, *words = sys.argv[1:] or [""]
     plain = command in ("diagnose", "triage") or (command == "env" and len(words) == 1)
     if words and plain and all(word == "-" or word[:1] != "-" for word in words):
-        try:  # paths alone need no parser: typer takes 0.06 s to import, and 0.13 more to build one
-            getattr(importlib.import_module(f"nccl_runbook.cli.{command}"), command)(
-                Path(words[0]) if command == "env" else words
-            )
-        except KeyboardInterrupt:
-            sys.exit(130)
+        # paths alone need no parser, which typer takes 0.06 s to build
+        getattr(importlib.import_module(f"nccl_runbook.cli.{command}"), command)(
+            Path(words[0]) if command == "env" else words
+        )
     try:
         app(listed=command not in COMMANDS)(
             args=spread(sys.argv[1:]), prog_name="nccl-runbook", standalone_mode=not command
         )
-    except (answer.typer.Abort, EOFError):  # at the prompt
+    except (typer.Abort, EOFError):  # at the prompt
         sys.exit(130)
-    except answer.typer.BadParameter.__mro__[2] as error:  # ClickException: typer 0.29 does not export it
+    except typer.BadParameter.__mro__[2] as error:  # ClickException: typer 0.29 does not export it
         answer.leave(
             functools.reduce(lambda text, row: re.sub(*row, text), _PLAINER, error.format_message())
             + _nearest(error)
             + (f" (nccl-runbook {command} --help lists the options)" if command in COMMANDS else "")
         )
+    except PlainError as error:
+        answer.leave(error, 2 if isinstance(error, Unusable) else 1)
     except OSError as error:  # no folder for temporary files, a full disk
         answer.leave(
             error if error.filename or not error.errno else f"cannot write the answer: {error.strerror}", 1

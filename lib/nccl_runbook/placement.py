@@ -56,5 +56,8 @@ def place(cuda_indices: Sequence[int | None]) -> Placement:
 
 def layers_to_move(placement: Placement, asked: int, layers_of: int) -> int:
     """Number of layers to move: ``asked``, else all on GPUs, and an eighth in a rehearsal on the CPU."""
-    on_gpus = any(d is not None for d in placement.devices)
-    return asked or (layers_of if on_gpus else min(layers_of, max(1, layers_of // REHEARSAL_SHARE)))
+    return asked or (
+        layers_of
+        if any(d is not None for d in placement.devices)
+        else min(layers_of, max(1, layers_of // REHEARSAL_SHARE))
+    )

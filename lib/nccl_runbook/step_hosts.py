@@ -38,14 +38,8 @@ def gather(
     if not is_named and os.environ.get("SLURM_JOB_NUM_NODES", "1") in ("", "0", "1"):
         return Gap("not-run", NOT_NAMED)
     names, carrier = carriers.chosen(re.findall(r"[^\s,]+", hosts), job, ray, over or carriers.SSH, python)
-    meets_at = str(port or os.environ.get("MASTER_PORT") or command.RENDEZVOUS_PORT)
-    if not meets_at.isdecimal() or not 0 < int(meets_at) < 65536:
-        raise ValueError(
-            f"port: {meets_at} is not a port number from 1 to 65535. 0 means MASTER_PORT if it is set, "
-            "else 29500"
-        )
     no_ranks = not (ranks and (is_named or allow_busy))
-    return command.asked(names, carrier, int(meets_at), within_s, no_ranks, say=say)
+    return command.asked(names, carrier, carriers.port_of(port), within_s, no_ranks, say=say)
 
 
 def findings(hosts: Hosts | Gap) -> list[Finding]:

@@ -8,7 +8,7 @@ import os
 import pytest
 from book_samples import run_cli
 
-pytestmark = pytest.mark.gpu(beside=True)
+pytestmark = pytest.mark.gpu  # alone: the gym refuses GPUs that somebody uses
 # a test ends after 300 s; the other jobs: nccl-runbook dev gym --on gpu
 ONE = (
     "gpu-memory-limit",
@@ -42,6 +42,7 @@ def test_every_fault_of_one_gpu_is_explained_and_nothing_that_works_is_accused(o
         *(word for name in ONE for word in ("--fault", name)),
         timeout=280,
     )
+    assert ended.stdout, ended.stderr
     rows = json.loads(ended.stdout)["faults"]
     outcomes = {row["fault"]: (row["outcome"], [a["sentence"] for a in row["answer"]]) for row in rows}
     if folder := os.environ.get("NCCL_RUNBOOK_TEST_RECORDS"):

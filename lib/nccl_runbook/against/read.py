@@ -12,7 +12,7 @@ from nccl_runbook.against.facts import RunProfile
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import to_json, values_at
 from nccl_runbook.core.facts_world import World
-from nccl_runbook.core.records import Record, RecordError, read, some
+from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.source import Source
@@ -57,15 +57,17 @@ def collect(
 class _Reader:
     """One pass over the records and the texts of a run."""
 
-    _silent: set[bytes] = some(set)
-    _settings: dict[str, dict[str, list[str]]] = some(lambda: defaultdict(lambda: defaultdict(list)))
-    _comms: set[str] = some(set)
-    _times: dict[str, list[float]] = some(lambda: defaultdict(list))
-    _steps: list[str] = some(list)
-    _variables_from: set[str] = some(set)
+    _silent: set[bytes] = dataclasses.field(default_factory=set)
+    _settings: dict[str, dict[str, list[str]]] = dataclasses.field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    _comms: set[str] = dataclasses.field(default_factory=set)
+    _times: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
+    _steps: list[str] = dataclasses.field(default_factory=list)
+    _variables_from: set[str] = dataclasses.field(default_factory=set)
     _source: str = ""
     # every rank may print the time of the same sync
-    _syncs: Counter[tuple[str, int | None]] = some(Counter)
+    _syncs: Counter[tuple[str, int | None]] = dataclasses.field(default_factory=Counter)
 
     def take(self, record: Record) -> None:
         """Take in the facts of a record; without a GPU its figures are those of a rehearsal."""

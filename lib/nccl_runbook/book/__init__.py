@@ -11,10 +11,10 @@ from typing import Any
 
 from nccl_runbook.book.folder import Options, from_here, in_order, make_folder, point_latest
 from nccl_runbook.book.kernels import Kernels
-from nccl_runbook.book.plan import Planned, UsageError
+from nccl_runbook.book.plan import Planned
 from nccl_runbook.book.visit import Visit, load, save
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import utc_now
+from nccl_runbook.core.facts import Unusable, utc_now
 from nccl_runbook.core.findings import cut
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.stop import Stop
@@ -30,17 +30,17 @@ VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a lo
 
 
 def duration_s(option: str, text: str) -> float:
-    """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError with the ``option`` for any other text."""
+    """Seconds in `90`, `90s`, `5m` or `1h30m`; Unusable with the ``option`` for any other text."""
     match = re.fullmatch(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?", text.strip())
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     if not (total := hours * 3600 + minutes * 60 + seconds):
-        raise UsageError(f"{option} {text!r} is not a duration from 1s to 99999h, such as 90s, 5m or 1h30m")
+        raise Unusable(f"{option} {text!r} is not a duration from 1s to 99999h, such as 90s, 5m or 1h30m")
     return float(total)
 
 
 @dataclasses.dataclass(eq=False)
 class Book:
-    """One run of a plan. UsageError if the run's folder cannot be used or a notebook refuses a value of the
+    """One run of a plan. Unusable if the run's folder cannot be used or a notebook refuses a value of the
     command line; OSError (such as a full disk) if a later file cannot be written: earlier files stay
     whole."""
 
@@ -83,14 +83,14 @@ class Book:
             if self.options.out and any(
                 os.path.lexists(path) for name in names for path in self.run_dir.glob(name)
             ):
-                raise UsageError(
+                raise Unusable(
                     f"{self.options.out} already contains a run or a page. Name a new folder with --out"
                 )
             if (
                 self.run_dir.stat().st_mode & 0o077
             ):  # one that was there: what comes into it is this user's own
                 if any(self.run_dir.iterdir()):
-                    raise UsageError(
+                    raise Unusable(
                         f"{self.options.out} is accessible to other users and not empty. Name a new "
                         "folder with --out"
                     )
@@ -103,7 +103,7 @@ class Book:
                 self.page.unlink()
                 raise
         except OSError as error:
-            raise UsageError(
+            raise Unusable(
                 f"cannot write to {error.filename or self.options.out or self.options.outputs}: "
                 f"{error.strerror}. Name another folder with --out"
             ) from error
@@ -159,15 +159,17 @@ class Book:
         head = f"{place} {planned.name:<{width}}  {status:<7}  {time.monotonic() - clock:.1f} s"
         self.on_line(f"{head}  {cut(' '.join(self.redactor.text(reason).split()), LINE_CHARACTERS)}")
         if refused := planned.refused(self.not_run.get(planned.name, "")):
-            raise UsageError(self.redactor.text(refused))
+            raise Unusable(self.redactor.text(refused))
 
     def _why_not(self, left_s: float) -> str:
         """Why the next step does not run; empty if it runs."""
         if self.stop():
             return "not run: interrupted"
-        if left_s < 1:
-            return f"not run: the time budget of {self.options.budget_s:.0f} s was used up (--budget)"
-        return ""
+        return (
+            f"not run: the time budget of {self.options.budget_s:.0f} s was used up (--budget)"
+            if left_s < 1
+            else ""
+        )
 
     def _leave_out(self, planned: Planned, why: str) -> records.Record:
         """The record of a step that the verdict does not need."""
@@ -242,4 +244,4 @@ def _load_pages() -> Any:
     load()  # first, whole: nbconvert imports the same packages
     from nccl_runbook.report.notebook_html import NotebookPages
 
-    return NotebookPages().warm()
+    return NotebookPages()

@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, check_names, read_cell
+from nccl_runbook.core.facts import Gap, Unusable
+from nccl_runbook.core.parameters import Parameter, check_given, check_names, read_cell
 from nccl_runbook.report.verdict import VERDICT_STEP
 
 # decided by the runner: each has an option of its own
 _SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
-
-
-class UsageError(ValueError):
-    """The command line names something that does not exist or does not fit; one sentence. Exit code 2."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +38,9 @@ class Planned:
         return max(1, int(min(self.parameters.get("budget_s", default), left_s)))
 
     def refused(self, why: str) -> str:
-        """The notebook's error about what the command line names, else empty: a ValueError about a value (it
-        begins with the name or value, or quotes the value). A bare number is no quote, since Python's own
-        errors are full of them."""
-        error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
-        reason = error[1] if error else ""
-        words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
-        return (
-            reason
-            if reason.startswith(tuple(f"{start}: " for start in (*self.parameters, *words)))
-            or any(repr(word) in reason for word in words)
-            else ""
-        )
+        """The notebook's error about a value that the command line names, else empty."""
+        error = re.fullmatch(r"the notebook stopped with an error: Unusable: (.*)", why)
+        return error[1] if error and self.parameters else ""
 
 
 def check_records(plan: Sequence[Planned], folder: str) -> None:
@@ -78,9 +65,9 @@ def check_records(plan: Sequence[Planned], folder: str) -> None:
 
 
 def notebooks_in(folder: Path) -> dict[str, Path]:
-    """Step name -> notebook, in running order. UsageError if the folder has none."""
+    """Step name -> notebook, in running order. Unusable if the folder has none."""
     if not (by_stem := {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}):
-        raise UsageError(
+        raise Unusable(
             f"{folder} contains no notebooks. Run this command from a checkout, or name the folder "
             "with --notebooks"
         )
@@ -90,7 +77,7 @@ def notebooks_in(folder: Path) -> dict[str, Path]:
 def make_plan(
     folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str]], replayed: Sequence[Path] = ()
 ) -> list[Planned]:
-    """Notebooks to run, 99-verdict last; touches nothing. UsageError or ParameterError for what does not
+    """Notebooks to run, 99-verdict last; touches nothing. Unusable for what does not
     fit."""
     book = notebooks_in(folder)
     check_names(steps, book, "step")
@@ -98,17 +85,17 @@ def make_plan(
     wanted = set(steps) | set(by_step) or set(book)
     names = [n for n in book if n in wanted and n != VERDICT_STEP] + [n for n in book if n == VERDICT_STEP]
     if by_step and (missing := [n for n in steps if n != VERDICT_STEP and n not in by_step]):
-        raise UsageError(f"the files of --record contain no record of {' and no record of '.join(missing)}")
+        raise Unusable(f"the files of --record contain no record of {' and no record of '.join(missing)}")
     for name, _ in given:
         if name in _SET_BY_OPTION:
-            raise ParameterError(f"parameter {name} is set by {_SET_BY_OPTION[name]}")
+            raise Unusable(f"parameter {name} is set by {_SET_BY_OPTION[name]}")
     declared = {name: read_cell(book[name]) for name in names}
     values = check_given(given, declared)
     return [Planned(n, book[n], declared[n], values[n], by_step.get(n)) for n in names]
 
 
 def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[str, Path]:
-    """Each file under the steps that it holds a record of. UsageError for a record of the verdict, which has
+    """Each file under the steps that it holds a record of. Unusable for a record of the verdict, which has
     nothing to judge, and for one without facts that its notebook collects; RecordError for facts of other
     types."""
     by_step: dict[str, Path] = {}
@@ -116,14 +103,14 @@ def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[st
         steps = {record.step: record.facts for record in records.load_all(path)}
         known = {step: probes(book[step]) for step in steps if step in book}
         if not any({*facts} & {*(known.get(step) or facts), "users"} for step, facts in steps.items()):
-            raise UsageError(f"{path} contains no facts that a notebook can judge")
+            raise Unusable(f"{path} contains no facts that a notebook can judge")
         for step in steps:
             if step not in book or step == VERDICT_STEP:
-                raise UsageError(
+                raise Unusable(
                     f"{path} is a record of {step}, but no notebook in this folder judges this step"
                 )
             if step in by_step:
-                raise UsageError(
+                raise Unusable(
                     f"{by_step[step]} and {path} are both records of {step}. Name only one of the two"
                 )
             for fact in known[step].keys() & steps[step].keys():

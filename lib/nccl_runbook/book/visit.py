@@ -138,19 +138,12 @@ class Visit:
             return ""
         if type(self.error).__name__ == "DeadKernelError":
             return ": ".join(filter(None, ("the notebook's kernel died", killed_by(self.client.died_with))))
-        last_words = f"; the kernel printed: {self._last_words}" if self._last_words else ""
-        return (
-            f"the notebook could not be run: {type(self.error).__name__}: "
-            f"{_first_line(str(self.error))}{last_words}"
-        )
-
-    @property
-    def _last_words(self) -> str:
         path = self.kernels.errors()
+        printed = path.read_text(errors="replace").splitlines() if path.exists() else []
+        last_words = _first_line("\n".join(reversed(printed)))
         return (
-            _first_line("\n".join(reversed(path.read_text(errors="replace").splitlines())))
-            if path.exists()
-            else ""
+            f"the notebook could not be run: {type(self.error).__name__}: {_first_line(str(self.error))}"
+            + (f"; the kernel printed: {last_words}" if last_words else "")
         )
 
 

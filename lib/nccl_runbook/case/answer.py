@@ -26,7 +26,6 @@ from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 from nccl_runbook.report.verdict_sentence import AGAINST_STEP, START_STEP, leading
 
 MOST_NAMED = 8  # logs
-_READ_AGAIN = re.compile(r"grep [^\n]* LOGS?\b")  # of logs that were just read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,19 +72,20 @@ def case(gathered: Gathered, name: str, command: str, fail_on: str) -> Case:
         document, sentence=sentence(document), exit_code=exit_code(document.verdict, fail_on)
     )
     decisions = {h.cause: h.decides for h in gathered.logs.hypotheses} if gathered.logs else {}
-    fits = [c.id for c in gathered.fits]
-    test = of_words(gathered.logs) or next_test(document, lead, fits, gathered.steps, decisions)
+    test = of_words(gathered.logs) or next_test(
+        document, lead, [c.id for c in gathered.fits], gathered.steps, decisions
+    )
     if (
         test
         and lead
         and lead.status == "likely"
-        and (steps == [SETTINGS] or (names and _READ_AGAIN.match(test.line)))
+        and (steps == [SETTINGS] or (names and re.match(r"grep [^\n]* LOGS?\b", test.line)))
     ):
         test = None  # what a search in these logs shows is in the answer; a script shows its settings
     collect = (
         to_collect(
             document,
-            [one.line for one in (*decisions.values(), *([test] if test else []))],
+            [*(f"{one.probe}: {one.line}" for one in decisions.values()), *([test.line] if test else [])],
             gathered.logs.logs,
             gathered.dumps is not None,
             gathered.variables,

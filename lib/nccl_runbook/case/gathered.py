@@ -11,6 +11,7 @@ from nccl_runbook.core.records import Record, of_findings
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.logs.kind import READ_BY_HANG
 from nccl_runbook.messages.facts import Logs
+from nccl_runbook.messages.judge import has_ended
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 from nccl_runbook.triage.judge import answer
 from nccl_runbook.triage.symptoms import deciding, matching
@@ -54,7 +55,7 @@ def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
     sure = f" ({verdict.status})" if verdict.status in ("possible", "likely") else ""
     dumps = Dumps(
         f"{verdict.kind}: {verdict.sentence}{sure}",
-        hang_finding(verdict, logs.launcher),
+        hang_finding(verdict, logs.launcher, ended=has_ended(logs)),
         tables(hang, verdict.culprits, verdict.group),
         verdict.decides,
     )
@@ -96,9 +97,12 @@ def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = N
     dumps, logs = dumps_of(hang, logs)
     given = answer(logs, dumps.next if dumps else None)
     if compared and compared.slower:
-        kept = [h for h in given.hypotheses if h.cause != "benign"]
-        shown = [f for f in given.findings if f.cause != "benign"]
-        given = dataclasses.replace(given, hypotheses=kept, findings=shown, fits=())
+        given = dataclasses.replace(
+            given,
+            hypotheses=[h for h in given.hypotheses if h.cause != "benign"],
+            findings=[f for f in given.findings if f.cause != "benign"],
+            fits=(),
+        )
     words = logs.context.splitlines()
     unread = [f for f in given.findings if f.id == "log-not-read"]
     only_dumps = dumps and not logs.context and not any(f.lines for f in logs.files)  # so no log is missing

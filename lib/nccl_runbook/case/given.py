@@ -11,9 +11,6 @@ from pathlib import Path
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.kind import kind
 from nccl_runbook.logs.sources import heads
-from nccl_runbook.plan import frameworks
-from nccl_runbook.plan.allocation.areal_rules import newest
-from nccl_runbook.plan.areal import Refused, parse
 from nccl_runbook.report.run import RECORDS
 
 
@@ -61,17 +58,22 @@ def sort(given: Iterable[str]) -> Material:
 
 
 def _recognised(given: str) -> Iterator[tuple[str, str]]:
-    if given == "-" or os.path.lexists(os.path.expanduser(given)):
+    if given != "-" and os.path.lexists(os.path.expanduser(given)):
         yield from _of_path(given)
     elif pid := re.fullmatch(r"(?i:pid[:= ]?\s*)?(\d{1,20})", given):
         yield "pids", pid[1]
-    elif is_path(given):
+    elif given == "-" or is_path(given):
         yield "logs", given
     else:
         yield "allocations" if _is_allocation(given) else "words", given
 
 
 def _is_allocation(text: str) -> bool:
+    # only here: a log is read without these grammars, which take a quarter of the start
+    from nccl_runbook.plan import frameworks
+    from nccl_runbook.plan.allocation.areal_rules import newest
+    from nccl_runbook.plan.areal import Refused, parse
+
     if " " in text:
         return (" --" in text or "=" in text) and frameworks.of(text) is not None
     try:
@@ -83,15 +85,12 @@ def _is_allocation(text: str) -> bool:
 
 def _of_path(path: str) -> Iterator[tuple[str, str]]:
     """A file by its kind; a folder as a whole if it holds only logs and dumps."""
-    if path == "-":
-        yield "logs", path
-        return
     until = time.monotonic() + SORT_S
     if os.path.basename(path) == "verdict.json" and (records := sorted(Path(path).parent.glob(RECORDS))):
         yield from (("records", str(record)) for record in records)
         return
     in_time = itertools.takewhile(lambda _: time.monotonic() < until, heads(path))
-    inside = _without_pages((_of_file(name, head), name) for name, head in in_time)
+    inside = _without_pages([(_of_file(name, head), name) for name, head in in_time])
     is_folder = os.path.isdir(os.path.expanduser(path))
     if is_folder and (all(what == "logs" for what, _ in inside) or time.monotonic() > until):
         yield "logs", path
@@ -99,10 +98,9 @@ def _of_path(path: str) -> Iterator[tuple[str, str]]:
         yield from inside if is_folder else ((what, path) for what, _ in inside)
 
 
-def _without_pages(inside: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _without_pages(files: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Only the records of a run's folder: its pages and notebooks quote messages that no job printed, and
     its logs are tests."""
-    files = list(inside)
     runs = {os.path.dirname(name) for what, name in files if what == "records"} & {
         os.path.dirname(name) for _, name in files if os.path.basename(name) == "verdict.json"
     }
@@ -119,4 +117,5 @@ def _of_file(name: str, head: bytes) -> str:
         return "records"
     if name.endswith(_SCRIPTS) or _SHELL.match(head) or words.startswith("variables"):
         return "scripts"
-    return "configurations" if name.endswith(_CONFIGURATIONS) else "logs"
+    sets = name.endswith(".py") and b"environ" in head
+    return "configurations" if sets or name.endswith(_CONFIGURATIONS) else "logs"

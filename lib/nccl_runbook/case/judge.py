@@ -26,6 +26,8 @@ READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 # first words of a line that a look asks for -> what the line shows
 _SHOWS = {
     "open ": "Read the code up to this line: it is the last known line of the rank that is to blame.",
+    "nccl-runbook hang ": "which rank never reached the collective",
+    "nccl-runbook watch ": "which rank is at fault, if the next run hangs",
     "py-spy dump --native": "what the process is doing in native code, below Python",
     "py-spy dump --locals": "the arguments of the calls in which the ranks wait",
     "ss ": "which process listens on the port",
@@ -87,8 +89,10 @@ def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
     decided = grouped((causes()[cause].decides[0], cause) for cause in open_causes)
 
     def bits_per_second(step: StepText) -> float:
-        others = len(open_causes) - len(decided[step.name])
-        shares = [n / len(open_causes) for n in (*[1] * len(decided[step.name]), others)]
+        shares = [
+            n / len(open_causes)
+            for n in (*[1] * len(decided[step.name]), len(open_causes) - len(decided[step.name]))
+        ]
         return -sum(p * math.log2(p) for p in shares if p) / (step.about_s * max(step.gpus, 1))
 
     able = [step for step in step_texts().values() if step.name not in done and step.name in decided]
@@ -123,8 +127,7 @@ def next_test(
         if f.id == "hang-told" and e.source == "next"
     ):
         line = asked.removeprefix("decides: ")
-        shown = [why for words, why in _SHOWS.items() if line.startswith(words)]
-        return _test(line, "".join(shown[:1]))
+        return _test(line, next((why for words, why in _SHOWS.items() if line.startswith(words)), ""))
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None
     first = decisions.get(open_causes[0], usual) if open_causes else None
@@ -138,8 +141,7 @@ def next_test(
     if first:
         if first.probe == "hang" and DUMPS not in done:
             return Test(
-                "nccl-runbook look   # on the job's host, while the job hangs"
-                + ("" if first.line.startswith("nccl-runbook hang ") else f"\n{first.line}"),
+                "nccl-runbook look   # on the job's host, while the job hangs",
                 "Without a dump, the faulty rank is unknown. Run `look`, or collect dumps next time.",
                 (open_causes[0],),
             )
@@ -179,8 +181,11 @@ def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
         **dict.fromkeys(steps, "decides: this step usually finds the cause of the symptom"),
         **dict.fromkeys(separating, "decides: this step separates the remaining causes"),
     }
-    order = dict.fromkeys([*separating, *steps, *step_texts()])
-    return [(step_texts()[name], reasons[name]) for name in order if name in step_texts()]
+    return [
+        (step_texts()[name], reasons[name])
+        for name in dict.fromkeys([*separating, *steps, *step_texts()])
+        if name in step_texts()
+    ]
 
 
 def symptom_recognised(symptom: Symptom) -> Finding:
@@ -266,9 +271,9 @@ def to_collect(
     if not pairs:
         return ()
     return (
-        *([place["look"]] if any(row["kind"] == "stack" for row in rows) else []),
         place["make"],
         *for_launcher(f"export {' '.join(pairs)}", logs.launcher),
+        *([place["look"]] if any(row["kind"] == "stack" for row in rows) else []),
         place["read"],
     )
 

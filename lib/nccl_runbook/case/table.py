@@ -10,7 +10,15 @@ from nccl_runbook.case.answer import Case
 from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted, grouped
-from nccl_runbook.core.findings import UNDECIDED, WHO, Evidence, Finding, Remedy, Severity, cut, quoted
+from nccl_runbook.core.findings import (
+    UNDECIDED,
+    WHO,
+    Evidence,
+    Finding,
+    Remedy,
+    Severity,
+    cut,
+)
 from nccl_runbook.hang.facts import UNDATED
 from nccl_runbook.report.pictures import macros
 from nccl_runbook.report.tables import Cell, Table
@@ -20,7 +28,7 @@ SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
 NOT_READ = ("log-not-read", "not-read", "not-planned")  # of what was named
 # what a reader must know beside the causes
 NOTED = frozenset(
-    ["another-job-hangs", "other-vendor", "started-again", "tcp-sockets"]
+    ["another-job-hangs", "other-vendor", "read-elsewhere", "started-again", "tcp-sockets"]
     + ["run-differs-from-good-run", "symptom-recognised"]
 )
 
@@ -32,10 +40,10 @@ def text(case: Case, diff: str = "") -> str:
     lines = [
         document.sentence,
         *(
-            f"   not read: {f.title}"
+            f"   {'not read' if f.id in NOT_READ else 'note'}: {f.title}"
             for s in document.steps
             for f in s.findings
-            if f.id in NOT_READ and f.title not in document.sentence
+            if f.id in (*NOT_READ, "several-jobs") and f.title not in document.sentence
         ),
         "",
     ]
@@ -44,8 +52,10 @@ def text(case: Case, diff: str = "") -> str:
         for c in document.causes
         if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"
     ]
-    first = lead or (behind[0] if len(behind) == 1 else None)
+    first = lead or next(iter(behind), None)
     if first:
+        if first.title.rstrip(".") not in document.sentence:
+            lines.append(f"{first.status or first.severity.value}: {first.title}")
         evidence = [e for e in first.evidence if not e.text.startswith("decides: ")]
         fresh = [e for i, e in enumerate(evidence) if not _is_shown(e.text, document.sentence, evidence[:i])]
         # the line that proves it stands before those that only followed, also if the first sentence has it
@@ -55,12 +65,11 @@ def text(case: Case, diff: str = "") -> str:
         # what comes next is said once, below
         fix = [
             dataclasses.replace(r, text=f"{r.text.rstrip(':.')}.", lines=())
-            if test and r.lines == (test.line,)
+            if test and r.lines and _commands(r.lines) <= _commands(test.line.splitlines())
             else r
             for r in first.remedy
-            if not (test and r.text == f"First check {test.why}.")
         ]
-        verify = known.verify if known and fix else ""
+        verify = known.verify if known and fix and first.status != "possible" else ""
         lines += [
             *map(evidence_line, fresh[:SHOWN]),
             *[f"   against: {cut(e.text, TEXT_CHARACTERS)}" for e in first.against[:SHOWN]],
@@ -86,11 +95,7 @@ def text(case: Case, diff: str = "") -> str:
     ]
     behind = [c for c in behind if c is not first]
     for cause in behind[:SHOWN]:  # a sentence stands once, a line to copy with each cause
-        lines += [
-            line
-            for line in _weaker(cause, first, document.sentence)
-            if line not in lines or line.startswith("       ")
-        ]
+        lines += [line for line in _weaker(cause, first) if line not in lines or line.startswith("       ")]
     lines += [
         *(
             f"and {counted(len(those), 'more cause')}{place}: {'; '.join(c.title for c in those)} "
@@ -161,29 +166,25 @@ def text(case: Case, diff: str = "") -> str:
     return "\n".join([*lines, f"verdict: {document.verdict} (exit code {document.exit_code})"])
 
 
+def _commands(lines: Iterable[str]) -> set[str]:
+    """The lines without their comments."""
+    return {line.partition("   #")[0] for line in lines}
+
+
 def _in_file(cause: Cause | Finding) -> str:
     """ " in FILE": where the first line that points to it stands; empty if no log has it."""
     place = re.match(rf"(?:{LOGS}: )?(.+) line \d", cause.evidence[0].source if cause.evidence else "")
     return f" in {place[1]}" if place else ""
 
 
-def _weaker(cause: Cause, first: Cause | Finding | None, sentence: str) -> Iterator[str]:
-    """A cause in one line, with its file if that is not the one of ``first``; if no stronger one precedes it,
-    with the line that points to it, its meaning and what would help."""
+def _weaker(cause: Cause, first: Cause | Finding | None) -> Iterator[str]:
+    """A cause in one line, with its file if that is not the one of ``first``; if it is more than possible,
+    with its fix, which is needed as well."""
     elsewhere = _in_file(cause) if first and _in_file(cause) != _in_file(first) else ""
-    yield f"{'also ' if first else ''}{cause.status}: {cause.title} [{cause.id}]{elsewhere}"
-    # more than possible: its fix is needed as well
+    yield f"also {cause.status}: {cause.title} [{cause.id}]{elsewhere}"
     yield from (
-        line
-        for r in cause.remedy[:1]
-        if first and cause.status in ("likely", "established")
-        for line in remedy(r)
+        line for r in cause.remedy[:1] if cause.status in ("likely", "established") for line in remedy(r)
     )
-    if not first and cause.id in causes():
-        yield from (evidence_line(e) for e in cause.evidence[:1] if quoted(e.text).strip('"') not in sentence)
-        decoded = [evidence_line(e) for e in cause.evidence if e.source.endswith("decoded")]
-        yield from decoded or [f"   If this is the cause: {causes()[cause.id].says}"]
-        yield from (line for r in cause.remedy[1:2] for line in remedy(r))
 
 
 def evidence_line(evidence: Evidence) -> str:
@@ -213,7 +214,7 @@ def _beside(findings: Iterable[Finding], lead: Finding | None, all_notes: bool) 
         for f in findings
         if f.cause is None
         and f != lead
-        and f.id not in ("no-cause-in-log", UNDECIDED, *NOT_READ)
+        and f.id not in ("no-cause-in-log", UNDECIDED, "several-jobs", *NOT_READ)
         and (
             f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN)
             or f.id in NOTED

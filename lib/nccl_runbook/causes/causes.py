@@ -13,7 +13,8 @@ from nccl_runbook.causes.tables import table
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Remedy
 
 _FIELD = re.compile(r"<([a-z_]+)>")  # a value of the message in an advice
-_PAIR = re.compile(r"\b(\w+)=(\S+)")
+# a line about a process of the job; Windows writes /PID before the number of any process
+OF_PROCESS = re.compile(r"(?<! /)\b(?:EACH_)?PID\b")
 Rows = Sequence[tuple[str, str, Sequence[str]]]  # of a remedy: who, text, lines to copy
 
 
@@ -96,7 +97,7 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
                 wanted.format(*(group or "" for group in match.groups()), either=either)
                 for wanted in form["lines"]
             )
-    pairs = _PAIR.findall(line) if line.startswith("export ") else []
+    pairs = re.findall(r"\b(\w+)=(\S+)", line) if line.startswith("export ") else []
     if not pairs or launcher not in table("causes/launchers")["export"]:
         return (line,)
     form, pair, between = table("causes/launchers")["export"][launcher]
@@ -135,6 +136,20 @@ def remedies_for(
             tuple(dict.fromkeys(own for line in copied for own in for_launcher(line, launcher))),
         )
         for who, text, copied in rows
+    )
+
+
+def once_ended(remedy: Sequence[Remedy]) -> tuple[Remedy, ...]:
+    """The remedies for a job that has ended: what only its processes can show is for the next run, and stands
+    behind everything else."""
+    kept = [tuple(line for line in r.lines if not OF_PROCESS.search(line)) for r in remedy]
+    return (
+        *(dataclasses.replace(r, lines=own) for r, own in zip(remedy, kept) if own or not r.lines),
+        *(
+            dataclasses.replace(r, text=f"In the next run: {r.text}")
+            for r, own in zip(remedy, kept)
+            if r.lines and not own
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from nccl_runbook.book import duration_s
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.compare import (
     ask as compare,
     judge as comparison,
@@ -27,7 +27,7 @@ from nccl_runbook.compare.facts import Comparison
 from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.compare.read import Arms
 from nccl_runbook.compare.table import tables as tables_of
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, Unusable
 from nccl_runbook.core.findings import Finding, exit_code, finding_row, verdict_of, worst_first
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment import read as environment
@@ -36,7 +36,6 @@ from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.gpu_lists import check_present
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
 
@@ -100,66 +99,55 @@ def ab(
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Time limit of all runs together, such as 90s, 5m or 1h30m.")
     ] = "10m",
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PREFIX",
-            help="Python of your job: a path, or a command such as `docker exec -i areal python3`.",
-        ),
-    ] = "",
-    gpus: Annotated[
-        str, typer.Option(metavar="LIST", help="CUDA indices of the GPUs, such as 0,1. Default: all GPUs.")
-    ] = "",
-    allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help="Also test on GPUs that other processes use.")
-    ] = False,
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
-    fail_on: answer.FailOnOption = "unknown",
+    python: options.PythonOption = "",
+    gpus: options.GpusOption = "",
+    allow_busy: options.AllowBusyOption = False,
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
+    fail_on: options.FailOnOption = "unknown",
 ) -> None:
     """Run set-ups A and B in turn, measure the difference with its uncertainty, and find the setting
     that causes the difference."""
-    stop.end()  # until something is measured
     stopped, began = stop.Stop(), time.monotonic()
     with contextlib.ExitStack() as stack:
-        try:
-            until = began + duration_s("--budget", budget)
-            check_present(gpus, python)
-
-            def start() -> Engine:
-                prefix = choose(python, until - time.monotonic()).prefix
-                engine = Engine(prefix, None, Redactor(os.environ), stopped=stopped, until=until)
-                return stack.enter_context(engine)
-
-            ranks = LazyRanks(start, gpus)
-            wanted = compare.Wanted(
-                argv=command or [],
-                figure=figure,
-                more_is_better=more_is_better,
-                op=collective,
-                size_bytes=size,
-                spec=models.part(models.find(sync), layers) if sync else {},
-                method=method,
-            )
-            arms = _arms(a, b, until, allow_busy)
-            subject = compare.subject(wanted, ranks, stopped)
-            stopped.remember()  # from here on a signal ends the runs, and what was measured is answered
-            compared = compare.collect(
-                arms, until - time.monotonic(), lambda: subject, comparison.walk, rounds, stopped
-            )
-            if command or compared.stopped:
-                libraries = Gap(
-                    "not-run",
-                    compared.stopped or "the runbook does not read the settings inside your own command",
+        until = began + duration_s("--budget", budget)
+        check_present(gpus, python)
+        ranks = LazyRanks(
+            lambda: stack.enter_context(
+                Engine(
+                    choose(python, until - time.monotonic()).prefix,
+                    None,
+                    Redactor(os.environ),
+                    stopped=stopped,
+                    until=until,
                 )
-            else:
-                libraries = environment.of_arms(ranks.engine, arms)
-        except ValueError as error:
-            answer.leave(error)
-        except EngineError as error:
-            answer.leave(error, 1)
+            ),
+            gpus,
+        )
+        wanted = compare.Wanted(
+            argv=command or [],
+            figure=figure,
+            more_is_better=more_is_better,
+            op=collective,
+            size_bytes=size,
+            spec=models.part(models.find(sync), layers) if sync else {},
+            method=method,
+        )
+        arms = _arms(a, b, until, allow_busy)
+        subject = compare.subject(wanted, ranks, stopped)
+        stopped.remember()  # from here on a signal ends the runs, and what was measured is answered
+        compared = compare.collect(
+            arms, until - time.monotonic(), lambda: subject, comparison.walk, rounds, stopped
+        )
+        if command or compared.stopped:
+            libraries = Gap(
+                "not-run",
+                compared.stopped or "the runbook does not read the settings inside your own command",
+            )
+        else:
+            libraries = environment.of_arms(ranks.engine, arms)
     _end(compared, libraries, stopped.received, json=json, html=html, fail_on=fail_on)
 
 
@@ -167,9 +155,9 @@ def _arms(a: str, b: str, until: float, allow_busy: bool) -> Arms:
     """The two set-ups. ValueError if they cannot be read or do not differ, or if the GPUs are busy."""
     arms = reader.read(a, b, within_s=until - time.monotonic())
     if somebody := busy.gpus_busy(nvml.users(until - time.monotonic()), allow_busy):
-        raise ValueError(f"{somebody.title}; with --allow-busy, the test runs nevertheless")
+        raise Unusable(f"{somebody.title}; with --allow-busy, the test runs nevertheless")
     if not arms.named:
-        raise ValueError("A and B are both your unchanged environment; name a setting in which they differ")
+        raise Unusable("A and B are both your unchanged environment; name a setting in which they differ")
     return arms
 
 

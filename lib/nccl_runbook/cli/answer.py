@@ -5,18 +5,16 @@ import dataclasses
 import errno
 import os
 import re
-import secrets
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from nccl_runbook.core.facts import Gap, to_json
-from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
-from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped
-from nccl_runbook.core.secret_values import own_patterns
+from nccl_runbook.core.findings import EXIT_CODES, Finding
+from nccl_runbook.core.redact import Redactor, escaped
 from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD, waits
@@ -24,102 +22,11 @@ from nccl_runbook.report import beside
 from nccl_runbook.report.pictures import FOLDER
 from nccl_runbook.report.tables import Table
 
-_TITLE = b"NCCL Runbook</title>"  # of a page
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
 ABSENT = "there is no file"  # in the words for a name that leads nowhere
 # a line to run next
 _NEXT = re.compile(r"(?m)^( {6,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
 _OF_JSON = re.compile(r'(?:(?<=")|(?<=\\n))nccl-runbook(?= [a-z]+ )')  # the same in JSON
-
-
-def _own_patterns(path: str) -> str:
-    named([path] if path else [])
-    try:
-        if path and own_patterns(path):
-            os.environ[OWN_PATTERNS] = os.path.abspath(path)
-    except (OSError, ValueError) as error:
-        leave(f"--redact {path}: {getattr(error, 'strerror', None) or error}")
-    return path
-
-
-def share(wanted: bool) -> bool:
-    """Replace names in all output from now on if ``wanted``, which is returned."""
-    if wanted:
-        os.environ.setdefault(SHARE, secrets.token_hex(16))
-    return wanted
-
-
-def in_a_folder(path: Path | None) -> Path | None:
-    """The path unchanged; exits with an error if it is a folder, or its folder does not exist."""
-    if path and (str(path).startswith("-") or path.is_dir() or not path.parent.is_dir()):
-        why = "name a file" if path.parent.is_dir() else f"there is no folder {path.parent}"
-        leave(f"cannot write {path}: {why}")
-    if path:
-        beside.remember(path)
-    return path
-
-
-def _own_page(path: Path | None) -> Path | None:
-    size = path.stat().st_size if in_a_folder(path) and path.is_file() else 0
-    if size > 1 << 22 or (size and not (os.access(path, os.R_OK) and _TITLE in path.read_bytes())):
-        leave(f"cannot write {path}: the file exists, and was not written by nccl-runbook")
-    return path
-
-
-def __getattr__(name: str) -> Any:
-    """The options that commands share, and typer, at their first use: it takes 60 ms, and
-    paths alone need no parser."""
-    if name not in "typer FailOnOption JsonOption HtmlOption RedactOption SaveOption ShareOption".split():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import typer
-
-    return {
-        "typer": typer,
-        "FailOnOption": Annotated[
-            Literal[FAIL_ON],
-            typer.Option(
-                metavar="VERDICT",
-                help="Mildest verdict that gives an exit code other than 0: broken (the most severe), "
-                "degraded or unknown. With never, the exit code is 0 for every verdict.",
-            ),
-        ],
-        "JsonOption": Annotated[
-            bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")
-        ],
-        "RedactOption": Annotated[
-            str,
-            typer.Option(
-                metavar="FILE",
-                callback=_own_patterns,
-                help="Also mask text that matches the regular expressions in this file.",
-            ),
-        ],
-        "ShareOption": Annotated[
-            bool,
-            typer.Option(
-                "--share",
-                callback=share,
-                help="Replace names of hosts, users, teams, buckets and folders, IP and MAC "
-                "addresses, and GPU UUIDs in the answer. The answer still contains names of "
-                "files, jobs and models, so read the answer before you pass it on.",
-            ),
-        ],
-        "HtmlOption": Annotated[
-            Path | None,
-            typer.Option(
-                metavar="FILE", callback=_own_page, help="Also write the answer as one HTML page to pass on."
-            ),
-        ],
-        "SaveOption": Annotated[
-            Path | None,
-            typer.Option(
-                metavar="FILE",
-                callback=in_a_folder,
-                help="Also write what was read, such as stacks, to this file. `look --record` judges such "
-                "files later, and joins the files of several hosts.",
-            ),
-        ],
-    }[name]
 
 
 def leave(sentence: object, code: int = 2) -> NoReturn:
@@ -135,7 +42,7 @@ def named(paths: list[str], one: bool = False) -> None:
         (
             why
             for path in paths
-            if path != "-" and not path.startswith(HELD if one else ()) and (why := _never_read(path))
+            if path != "-" and not path.startswith(HELD if one else ()) and (why := never_read(path))
         ),
         key=lambda why: not why.startswith(ABSENT),
     )
@@ -143,7 +50,8 @@ def named(paths: list[str], one: bool = False) -> None:
         leave(wrong[0])
 
 
-def _never_read(path: str) -> str:
+def never_read(path: str) -> str:
+    """Why nobody can read this path, else empty."""
     name = os.path.expanduser(path)
     if not os.path.exists(name):
         return (
@@ -290,6 +198,18 @@ def page_of(
         test=next_test(document, shown.findings[0], (), (), {})
         if any(f.id == "hang-told" for f in shown.findings[:1])
         else None,
+    )
+
+
+def page_of_case(case: Any, diff: str = "") -> str:
+    """The page of a case. ``diff``: the fix as a change of a script."""
+    return index(
+        case.document,
+        case.found.records,
+        test=case.test,
+        diff=diff,
+        collect=case.collect,
+        fits=[c.title for c in case.found.fits],
     )
 
 

@@ -5,12 +5,12 @@ Example: nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch
 or nccl-runbook diagnose 'hangs at the first all_reduce'
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
 from typing import Annotated, Any
+
+import typer
 
 from nccl_runbook.against.table import tables
 from nccl_runbook.case.answer import Case, case
@@ -19,8 +19,7 @@ from nccl_runbook.case.given import Material, sort
 from nccl_runbook.case.good_run import compared_with
 from nccl_runbook.case.read import gather
 from nccl_runbook.case.table import text
-from nccl_runbook.cli import answer
-from nccl_runbook.launch import stop
+from nccl_runbook.cli import answer, options
 from nccl_runbook.logs.file import READ_S, Limit
 from nccl_runbook.logs.source import piped
 
@@ -28,7 +27,7 @@ from nccl_runbook.logs.source import piped
 def diagnose(
     given: Annotated[
         list[str] | None,
-        answer.typer.Argument(
+        typer.Argument(
             metavar="[ANYTHING...]",
             show_default=False,
             help="Any of: logs, folders, archives, dumps, stacks, records, launch scripts, "
@@ -38,7 +37,7 @@ def diagnose(
     ] = None,
     against: Annotated[
         list[str],
-        answer.typer.Option(
+        typer.Option(
             metavar="GOOD",
             help="Files of a good run to compare with: the folder that `run` wrote (outputs/<UTC time>), "
             "records, logs or scripts. Repeatable.",
@@ -46,7 +45,7 @@ def diagnose(
     ] = [],  # noqa: B006
     gpus: Annotated[
         int | None,
-        answer.typer.Option(
+        typer.Option(
             metavar="N",
             help="GPUs per node. Needed only if an allocation or launch line does not give this number.",
             min=1,
@@ -54,30 +53,27 @@ def diagnose(
     ] = None,
     gap: Annotated[
         float,
-        answer.typer.Option(
+        typer.Option(
             metavar="S",
             min=0.0,
             max=3600.0,
             help="Seconds between the first and the last sample of a running job.",
         ),
     ] = 10.0,
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
-    fail_on: answer.FailOnOption = "unknown",
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
+    fail_on: options.FailOnOption = "unknown",
 ) -> None:
     """Start here. Name every file you have of a failed or hung job, and get the fault, its evidence,
     and the fix."""
-    stop.end()
     answer.named(against)
     material, gathered = _gathered(list(given or ()), gap, gpus or 0, against)
     if not gathered.records and not given and sys.stdin.isatty():
-        material, gathered = _gathered(
-            [answer.typer.prompt("A path, or the error text")], gap, gpus or 0, against
-        )
+        material, gathered = _gathered([typer.prompt("A path, or the error text")], gap, gpus or 0, against)
     if not gathered.records and given and not material.pids:
-        answer.leave(f"{', '.join(given)}: contains no log, dump, launch script or configuration")
+        answer.leave(f"{', '.join(given)}: contains no log or dump, sets no variable, and starts no job")
     if not gathered.records:
         from nccl_runbook.case.judge import DUMPS
         from nccl_runbook.core.records import of_findings
@@ -92,9 +88,7 @@ def diagnose(
         _document(judged, material, diff) if json else shown,
         judged.document.exit_code,
         html,
-        lambda: answer.index(
-            judged.document, judged.found.records, test=judged.test, diff=diff, collect=judged.collect
-        ),
+        lambda: answer.page_of_case(judged, diff),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.core.facts import Gap, counted, gaps_in
 from nccl_runbook.core.findings import Finding, Severity, exit_code, finding_row, verdict_of, worst_first
 from nccl_runbook.environment import judge as judge_environment, read as probe, read_file as environment_file
@@ -45,11 +45,11 @@ def env(
         str,
         typer.Option(metavar="VERSION", help="Check the settings against this NCCL version, such as 2.28.9."),
     ] = "",
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
-    fail_on: answer.FailOnOption = "unknown",
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
+    fail_on: options.FailOnOption = "unknown",
 ) -> None:
     """List settings that no program reads, and settings that are wrong, renamed or obsolete, with the
     correct setting. The command only reads."""
@@ -95,8 +95,11 @@ def env(
 def _read(file: Path | None, pids: list[int]) -> Environment:
     """What was named, as facts; exits with one sentence if it cannot be read."""
     if file:
+        text = sys.stdin.read(environment_file.MOST_BYTES + 1) if str(file) == "-" else ""
+        if len(text) > environment_file.MOST_BYTES:
+            answer.leave(f"standard input is larger than {environment_file.MOST_BYTES >> 20} MiB")
         role = (
-            environment_file.parse(sys.stdin.read(), "standard input")
+            environment_file.parse(text, "standard input")
             if str(file) == "-"
             else environment_file.read(str(file))
         )

@@ -10,14 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of
 from nccl_runbook.hang import judge as rules, judge_silence
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.read import collect
 from nccl_runbook.hang.table import files_table, tables
-from nccl_runbook.launch import stop
 from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict_sentence import how_sure
 
@@ -33,15 +32,14 @@ def hang(
             "`look`. Folders and archives are read, too.",
         ),
     ],
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
-    fail_on: answer.FailOnOption = "unknown",
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
+    fail_on: options.FailOnOption = "unknown",
 ) -> None:
     """Read the files of a hung job, and show which rank never reached the collective, which ranks only
     waited, and what to collect next."""
-    stop.end()
     answer.named(paths, one=True)
     facts = collect(paths)
     judged, findings = rules.judge_hang(facts), rules.findings(facts)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.core.records import Record, json_text, load_all, read
 from nccl_runbook.core.redact import Redactor
@@ -25,7 +25,6 @@ from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.live.ranks.judge_picture import RankView
 from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.hang.table import looked_table
-from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
 from nccl_runbook.report.verdict_sentence import how_sure
 
@@ -42,12 +41,12 @@ def look(
         list[Path],
         typer.Option(metavar="FILE...", help="Join records from several hosts, without touching a machine."),
     ] = [],  # noqa: B006
-    save: answer.SaveOption = None,
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
-    fail_on: answer.FailOnOption = "unknown",
+    save: options.SaveOption = None,
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
+    fail_on: options.FailOnOption = "unknown",
 ) -> None:
     """Examine a job that hangs now, and show which rank never reached the collective, what this rank
     is doing, and which ranks wait. The command only reads."""
@@ -57,15 +56,11 @@ def look(
             "reads no processes"
         )
     began = time.monotonic()
-    stop.end()
-    try:
-        looks = (
-            together(_recorded(record))
-            if record
-            else [look_live.look(look_live.checked_pids(pid), gap, answer.say)]
-        )
-    except ValueError as error:  # a RecordError is one
-        answer.leave(error)
+    looks = (
+        together(_recorded(record))
+        if record
+        else [look_live.look(look_live.checked_pids(pid), gap, answer.say)]
+    )
     end(rules.judge_looks(looks), looks, None if record else pid, fail_on, json, html, save, began)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.core.facts import Gap, Identity, counted
 from nccl_runbook.core.findings import exit_code, verdict, verdict_of
 from nccl_runbook.machine import ask_nvml as nvml
@@ -56,10 +56,10 @@ def plan(
             "machine. Without --gpus, check all visible GPUs.",
         ),
     ] = False,
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
 ) -> None:
     """Show which rank gets which GPU, whether NCCL will refuse this placement, and what to change. The
     command starts no process."""
@@ -90,8 +90,12 @@ def plan(
     except ValueError as error:
         answer.leave(error)
     # a file that could not be read leaves an otherwise healthy folder unknown
-    unread = [("unknown", True) for _ in _unread(left_out)]
-    word = verdict([*((f.severity.value, True) for p in plans for f in p.findings), *unread])
+    word = verdict(
+        [
+            *((f.severity.value, True) for p in plans for f in p.findings),
+            *[("unknown", True) for _ in _unread(left_out)],
+        ]
+    )
     code = exit_code(word)
     folder = {
         "schema": SCHEMA,
@@ -191,12 +195,9 @@ def _page(plans: list[Plan], left_out: list[str], word: str, code: int) -> str:
         for p in worst
         for f in p.findings
     ]
-    parts = []
-    if not several or not _is_healthy(worst[0]):
-        parts.append(findings[0].title)
-    if several:
-        parts.append(_counted(plans, left_out))
-    sentence = f"{word.capitalize()}: {'; '.join(parts)}"
+    lead = [findings[0].title] if not several or not _is_healthy(worst[0]) else []
+    how_many = [_counted(plans, left_out)] if several else []
+    sentence = f"{word.capitalize()}: {'; '.join([*lead, *how_many])}"
     return answer.page_of(
         "plan",
         sentence,

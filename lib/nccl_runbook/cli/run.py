@@ -20,11 +20,11 @@ import typer
 from nccl_runbook.against.table import tables
 from nccl_runbook.book import Book, Choice, duration_s
 from nccl_runbook.book.folder import Options, from_here, in_order
-from nccl_runbook.book.plan import Planned, UsageError, check_records, make_plan
+from nccl_runbook.book.plan import Planned, check_records, make_plan
 from nccl_runbook.case.good_run import good_run, run_against
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.cli.hosts import judge_hosts_together
-from nccl_runbook.core.parameters import ParameterError
+from nccl_runbook.core.facts import Unusable
 from nccl_runbook.core.records import RecordError
 from nccl_runbook.core.share import learn
 from nccl_runbook.launch.stop import own_folder
@@ -32,6 +32,7 @@ from nccl_runbook.logs import file as log_file
 from nccl_runbook.logs.source import LEARNT_BYTES
 from nccl_runbook.logs.sources import sources
 from nccl_runbook.report.verdict_sentence import START_STEP
+from nccl_runbook.step.parameters import PATHS, check_values
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
@@ -59,19 +60,9 @@ def run(
             help="The symptom in your words, or the error text. The symptom decides the order of the steps.",
         ),
     ] = "",
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PREFIX",
-            help="Python of your job: a path, or a command such as `docker exec -i areal python3`.",
-        ),
-    ] = "",
-    gpus: Annotated[
-        str, typer.Option(metavar="LIST", help="CUDA indices of the GPUs, such as 0,1. Default: all GPUs.")
-    ] = "",
-    allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help="Also test on GPUs that other processes use.")
-    ] = False,
+    python: options.PythonOption = "",
+    gpus: options.GpusOption = "",
+    allow_busy: options.AllowBusyOption = False,
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Time limit of the whole run, such as 90s, 5m or 1h30m.")
     ] = "5m",
@@ -98,10 +89,10 @@ def run(
     notebooks: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder that contains the notebooks.", show_default=False)
     ] = _CHECKOUT / "notebooks",
-    fail_on: answer.FailOnOption = "unknown",
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
+    fail_on: options.FailOnOption = "unknown",
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
     """Run the notebooks, and write one page that names the fault and the fix."""
@@ -118,26 +109,21 @@ def run(
                 "--record cannot be combined with --log, --symptom, -p, --python, --gpus or "
                 "--allow-busy, because a record contains these values"
             )
-        given, seconds = [*brought, *map(_pair, parameter)], duration_s("--budget", budget)
+        given = [*brought, *map(_pair, parameter)]
+        seconds = duration_s("--budget", budget)
         # a wrong path is reported before the run, not after it
-        paths = [text for name, text in given if name in ("log", "against", "hang_path")]
-        read = [path for text in paths for path in log_file.named(text)]
+        read = [path for name, text in given if name in PATHS for path in log_file.named(text)]
         answer.named([*read, *against])
-        for source in sources(
-            read if share else []
-        ):  # names of the logs are replaced in the words of the command line, too
+        # names that the logs contain are also replaced in the words of the command line
+        for source in sources(read if share else []):
             learn(source.peek(LEARNT_BYTES).decode("utf-8", "replace"))
-        plan = make_plan(
-            notebooks,
-            [*([START_STEP] if brought and step and START_STEP not in step else []), *step],
-            given,
-            record,
-        )
+        needs_start = brought and step and START_STEP not in step
+        plan = make_plan(notebooks, [START_STEP, *step] if needs_start else step, given, record)
         if notebooks.resolve() == _CHECKOUT / "notebooks":
             with own_folder("nccl-runbook-") as folder:
                 check_records(plan, folder)
         good = good_run(against, [p.name for p in plan]) if against else None
-        options = Options(
+        book_options = Options(
             outputs=notebooks.absolute().parent / "outputs",
             out=out,
             python=_interpreter(python, gpus, plan, seconds),
@@ -151,7 +137,7 @@ def run(
         )
         book = Book(
             plan,
-            options,
+            book_options,
             functools.partial(_progress, sys.stderr if json else sys.stdout),
             _by_evidence(symptom) if brought and not step else in_order,
         )
@@ -159,13 +145,9 @@ def run(
         if good and not book.stop():
             document, compared = run_against(book.page.parent, document, good, read)
             book.on_line("".join(f"\n{table!r}" for table in tables(compared)))
-    except (UsageError, ParameterError, RecordError) as error:
-        answer.leave(
-            error,
-            1
-            if getattr(error.__cause__, "errno", None) in answer.FULL and not isinstance(error, RecordError)
-            else 2,
-        )
+    except Unusable as error:
+        is_full = getattr(error.__cause__, "errno", None) in answer.FULL
+        answer.leave(error, 1 if is_full and not isinstance(error, RecordError) else 2)
     except OSError as error:
         what = (
             "raise ulimit -n"
@@ -194,7 +176,7 @@ def _by_evidence(symptom: str) -> Choice:
 
 
 def _progress(stream: TextIO, line: str) -> None:
-    """One that cannot be written, as on a full disk, costs the reader the lines, not the run."""
+    """Print a line. If it cannot be written, for example on a full disk, the run goes on without it."""
     with contextlib.suppress(SystemExit):
         answer.put(line, stream)
 
@@ -208,35 +190,21 @@ def _stop_with_stdin() -> None:
 
 
 def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -> str:
-    """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge
-    records, or where no rank starts."""
-    from nccl_runbook.launch import command, stop
+    """The interpreter to judge, chosen before any notebook starts, so that a wrong one is reported as wrong
+    usage. Empty if no rank starts, for example if only records are judged."""
     from nccl_runbook.launch.gpu_lists import check_present
     from nccl_runbook.launch.interpreters import choose
-    from nccl_runbook.plan.allocation import areal_rules
-    from nccl_runbook.sync import ask as sync, models
-    from nccl_runbook.worlds import ask_arms
 
-    stop.end()  # until the runner takes over: the probed interpreter dies too
-    checks = {
-        "gpus": functools.partial(check_present, prefix=python),
-        "model": models.find,
-        "methods": sync.methods_of,
-        "figure": command.compiled,
-        "areal": lambda tag: tag and areal_rules.at(tag),
-        "only": ask_arms.check_only,
-    }
-    try:
-        for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:
-            checks.get(name, str)(text)
-        starts = any("step.engine" in p.source.read_text(encoding="utf-8") for p in plan if not p.record)
-        return shlex.join(choose(python, within_s).prefix) if python or starts else ""
-    except ValueError as error:  # an interpreter that cannot be used is one, too
-        raise UsageError(str(error)) from error
+    check_present(gpus, python)
+    for planned in plan:
+        check_present(planned.parameters.get("gpus", ""), python)
+        check_values(planned.parameters)
+    starts = any("step.engine" in p.source.read_text(encoding="utf-8") for p in plan if not p.record)
+    return shlex.join(choose(python, within_s).prefix) if python or starts else ""
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"-p {name} has no value: write -p NAME VALUE")
+        raise Unusable(f"-p {name} has no value: write -p NAME VALUE")
     return name, value

@@ -14,7 +14,7 @@ import typer
 
 from nccl_runbook import placement
 from nccl_runbook.book import duration_s
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import check_range
 from nccl_runbook.launch import stop
@@ -84,13 +84,9 @@ def sync(
     areal: Annotated[
         str, typer.Option(metavar="TAG", help="AReaL tag of --allocation. Default: the newest known tag.")
     ] = "",
-    python: Annotated[
-        str, typer.Option(metavar="PREFIX", help="Python of your job: a path or a command.")
-    ] = "",
+    python: options.PythonOption = "",
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit, such as 90s or 5m.")] = "5m",
-    allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help="Also test on GPUs that other processes use.")
-    ] = False,
+    allow_busy: options.AllowBusyOption = False,
     trace: Annotated[
         str,
         typer.Option(
@@ -131,11 +127,11 @@ def sync(
             "tensors differ, 2 no tensor can be compared.",
         ),
     ] = None,
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
-    fail_on: answer.FailOnOption = "unknown",
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
+    fail_on: options.FailOnOption = "unknown",
 ) -> None:
     """Measure the methods that move a trainer's weights to the engines, compare every byte, and
     recommend a method for this machine."""
@@ -148,7 +144,6 @@ def sync(
             "--areal needs --allocation, --link needs --will-it-pay, and you can use only one "
             "of --trace, --pid, --will-it-pay and --arrived"
         )
-    stop.end()  # until something is measured
     stopped = stop.Stop()
     with own_folder("nccl-runbook-") as folder:
         try:

@@ -4,11 +4,11 @@ Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_re
 job | nccl-runbook triage -
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from typing import Annotated, Any
+
+import typer
 
 from nccl_runbook.against.table import tables
 from nccl_runbook.case.answer import Case, case
@@ -18,36 +18,34 @@ from nccl_runbook.case.good_run import compared_with
 from nccl_runbook.case.read import logs_of
 from nccl_runbook.case.table import text as answer_text
 from nccl_runbook.causes.causes import causes
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.core.findings import UNDECIDED, Evidence
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.source import piped
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform
-from nccl_runbook.triage.table import ranks_table, there_tables, unknown_table
+from nccl_runbook.triage.table import ranks_table, unknown_table
 
 
 def triage(
     paths: Annotated[
         list[str],
-        answer.typer.Argument(
+        typer.Argument(
             metavar="PATH...", help="Logs, folders, archives, gzip files, or - for standard input."
         ),
     ],
     against: Annotated[
         list[str],
-        answer.typer.Option(metavar="GOOD", help="Files of a good run to compare with. Repeatable."),
+        typer.Option(metavar="GOOD", help="Files of a good run to compare with. Repeatable."),
     ] = [],  # noqa: B006
     context: Annotated[
         str,
-        answer.typer.Option(
-            metavar="TEXT", help="In your own words: which command you ran, and what happened."
-        ),
+        typer.Option(metavar="TEXT", help="In your own words: which command you ran, and what happened."),
     ] = "",
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
-    fail_on: answer.FailOnOption = "unknown",
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
+    fail_on: options.FailOnOption = "unknown",
 ) -> None:
     """Read the output of a failed job, and show what broke first, what is only a consequence, and what
     to test next."""
@@ -66,7 +64,7 @@ def triage(
         document(judged) if json else text(judged),
         judged.document.exit_code,
         html,
-        lambda: answer.index(judged.document, judged.found.records, test=judged.test, collect=judged.collect),
+        lambda: answer.page_of_case(judged),
     )
 
 
@@ -130,7 +128,6 @@ def text(judged: Case) -> str:
     given = judged.found.logs
     logs, undecided = given.logs, judged.document.verdict == "unknown"
     shown = [
-        *there_tables(logs.here, given.hosts, given.there),
         *tables(judged.found.compared),
         *([ranks_table(logs)] if logs.ranks else []),
         *([unknown_table(logs)] if logs.unknown and undecided else []),

@@ -20,7 +20,7 @@ from nccl_runbook.report.pictures import FOLDER
 from nccl_runbook.report.tables import Line
 from nccl_runbook.report.verdict_sentence import START_STEP
 from nccl_runbook.step import HEADLESS_VARIABLE
-from nccl_runbook.step_parameters import injected_cells, outputs_root
+from nccl_runbook.step.parameters import injected_cells, outputs_root
 
 BUDGET_S = 300  # what `nccl-runbook run` takes without --budget
 

@@ -30,7 +30,7 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.gpu_lists import gpu_ranges, present
 from nccl_runbook.report.pictures import macros
 from nccl_runbook.step import RUN_DIR_VARIABLE
-from nccl_runbook.step_parameters import outputs_root
+from nccl_runbook.step.parameters import outputs_root
 from nccl_runbook.triage.symptoms import step_texts, symptoms
 
 PAUSE_S = 0.05  # without a key: then what was typed is answered
@@ -44,45 +44,49 @@ _reading = threading.Lock()  # the matcher of messages serves one thread at a ti
 _latest: RunProcess | None = None  # of this kernel: two at a time would disturb each other
 
 
+@dataclasses.dataclass(eq=False)
 class Cockpit:
-    """The form over one namespace. It refuses a second run while one is at work, also from another cell."""
+    """The form over one namespace. It refuses a second run while one is at work. ``asked``, ``answered``:
+    symptom, what was given, and GPUs per node; ``wrong``: why they cannot be read; ``gpus``: of a run."""
 
-    def __init__(self, namespace: MutableMapping[str, Any]) -> None:
-        self.namespace = namespace
-        self.notebooks = notebooks_here()
-        self.looks, self.material, self.gathered = Looks(), Material(), Gathered([])
-        # the symptom, what was given, and GPUs per node; why they cannot be read
-        self.asked, self.answered, self.wrong, self.none_here = NOTHING, NOTHING, "", False
-        self.gpus: int | None = None  # of a run here; None if unknown
-        wanted = namespace.get("steps", ())
-        first, _, rest = namespace["symptom"].partition("\n")
+    namespace: MutableMapping[str, Any]
+    notebooks: Path = dataclasses.field(default_factory=notebooks_here)
+    looks: Looks = dataclasses.field(default_factory=Looks)
+    material: Material = dataclasses.field(default_factory=Material)
+    gathered: Gathered = dataclasses.field(default_factory=lambda: Gathered([]))
+    asked: tuple[str, str, int] = NOTHING
+    answered: tuple[str, str, int] = NOTHING
+    wrong: str = ""
+    none_here: bool = False
+    gpus: int | None = None
+    buttons: dict[str, w.Button] = dataclasses.field(default_factory=buttons)
+    card: w.Output = dataclasses.field(default_factory=w.Output)
+
+    def __post_init__(self) -> None:
+        wanted = self.namespace.get("steps", ())
+        first, _, rest = self.namespace["symptom"].partition("\n")
         known = first if first in symptoms() else ""
-        given = [*namespace["log"].split(":"), rest if known else namespace["symptom"]]
-        self.fields = fields(namespace, "\n".join(filter(None, given)), known)
+        given = [*self.namespace["log"].split(":"), rest if known else self.namespace["symptom"]]
+        self.fields = fields(self.namespace, "\n".join(filter(None, given)), known)
         self.rows = {name: w.VBox([field, w.HTML()]) for name, field in self.fields.items()}
         self.boxes = {
             name: w.Checkbox(not wanted or name in wanted, indent=False, layout=LOOK["layout"])
             for name in TESTS
             if (self.notebooks / f"{name}.ipynb").is_file()
         }
-        self.buttons = buttons()
         self.texts = {name: w.HTML() for name in ("look", "price", "status", "line", "said", "fix")}
-        self.card = w.Output()
         self.rows["setting"].layout.width = "60%"
         self.fix = w.HBox(
             [self.rows["setting"], self.buttons["try"], self.texts["fix"]], layout=w.Layout(display="none")
         )
         self.plan = w.VBox(list(self.boxes.values()))
-        self.grid = Grid(namespace, self.notebooks, self._start)
+        self.grid = Grid(self.namespace, self.notebooks, self._start)
         tests = w.VBox([self.grid.box, self.plan])
         self.box = laid_out(self.rows, self.buttons, self.texts, [self.card, self.fix], tests)
         for field in (*self.fields.values(), *self.boxes.values()):
             field.observe(lambda _change: self.changed(), "value")
-        for name, action in zip(
-            ("run", "cancel", "try", "look"),
-            (self.run, self.cancel, self.try_setting, self.look),
-            strict=True,
-        ):
+        actions = {"run": self.run, "cancel": self.cancel, "try": self.try_setting, "look": self.look}
+        for name, action in actions.items():
             self.buttons[name].on_click(lambda _button, action=action: action())
         read(["ncclSystemError"], 0, self.looks)  # any error text: it loads what reads and judges
         self.changed()
@@ -214,19 +218,17 @@ class Cockpit:
             at_work = _latest is not None and _latest.at_work
             # no answer to another question
             run = _latest if at_work or _latest is None or _latest.about == self.asked else None
-            self.buttons["try"].disabled = (
-                bool(refused) or at_work or not self.fields["setting"].value.strip()
-            )
+            is_blocked = bool(refused) or at_work
+            self.buttons["try"].disabled = is_blocked or not self.fields["setting"].value.strip()
             self.buttons["try"].layout.display = "none" if self.gpus == 0 else ""
-            self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
+            self.buttons["run"].disabled = is_blocked or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
-            seconds = self._seconds(self._ticked())
             for name, box in self.boxes.items():
                 box.description = f"{name} (about {self._seconds([name])} s): {step_texts()[name].answers}"
             # a part that runs again does not replace the answer of the whole
             tested = run.parts[0] if run and run.about == self.asked else None
             answer = self.case(tested)
-            self.grid.draw(run, bool(refused) or at_work)
+            self.grid.draw(run, is_blocked)
             # one button at most is the next thing to do; none if that is a line of the answer
             test = answer.test if answer else None
             hangs = not answer and self.fields["symptom"].value.startswith("hangs")
@@ -247,17 +249,16 @@ class Cockpit:
                 "has_no_ranks": self.none_here or (self.material.pids and not self.gathered.records),
                 "taken": self.looks.last.taken[11:19] if self.looks.last else "",
                 "line": "" if refused or not self._ticked() else command_line(self.values(), self.notebooks),
-                "seconds": seconds,
+                "seconds": self._seconds(self._ticked()),
                 "budget": self.fields["budget_s"].value,
                 "gpus": self.gpus,
                 "run": run,
-                # the steps ticked now differ from those that run, for another input or again
-                "expected": seconds if run and run is tested else 0,
             }
             cells = macros("cells.html.j2")
             for name, row in self.rows.items():
-                why = f"{self.fields[name].description.rstrip('?')}: {refused.get(name)}"
-                row.children[1].value = str(cells.form_refused(why if name in refused else ""))
+                row.children[1].value = str(
+                    cells.form_refused(self.fields[name].description, refused.get(name))
+                )
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))
             html = card(answer, tested, os.path.relpath(tested.page) if tested and tested.page else "")

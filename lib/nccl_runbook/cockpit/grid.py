@@ -1,6 +1,7 @@
 """How pairs of GPUs and transports ended, as cells of the form of 00-start: filled as they end, and a click
 runs one of them again."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ PAIRS, ARMS = "03-fewer-gpus", "04-transports"
 Key = tuple[int, ...] | str  # two GPUs, or the name of an arm
 
 
+@dataclasses.dataclass(eq=False)
 class Grid:
     """The cells of a run and of the parts of it that ran again.
 
@@ -29,14 +31,21 @@ class Grid:
     is at work, and lists it with ``parts``.
     """
 
-    def __init__(self, namespace: Mapping[str, Any], notebooks: Path, start: Callable[..., None]) -> None:
-        self._namespace, self._notebooks, self._start = namespace, notebooks, start
-        self._cells, self._parts = {}, []
-        self._pairs = w.GridBox(
+    namespace: Mapping[str, Any]
+    notebooks: Path
+    start: Callable[..., None]
+    _cells: dict[Key, w.Button] = dataclasses.field(default_factory=dict)
+    _parts: list[RunProcess] = dataclasses.field(default_factory=list)
+    _pairs: w.GridBox = dataclasses.field(
+        default_factory=lambda: w.GridBox(
             layout=w.Layout(grid_gap="2px", justify_content="flex-start", overflow="auto")
         )
-        self._arms = w.HBox(layout=w.Layout(flex_flow="row wrap"))
-        self._above, self._below = w.HTML(), w.HTML()
+    )
+    _arms: w.HBox = dataclasses.field(default_factory=lambda: w.HBox(layout=w.Layout(flex_flow="row wrap")))
+    _above: w.HTML = dataclasses.field(default_factory=w.HTML)
+    _below: w.HTML = dataclasses.field(default_factory=w.HTML)
+
+    def __post_init__(self) -> None:
         self.box = w.VBox([self._above, self._pairs, self._arms, self._below])
 
     def draw(self, run: RunProcess | None, disabled: bool) -> None:
@@ -53,7 +62,7 @@ class Grid:
             name = key if isinstance(key, str) else f"{key[0]}, {key[1]}"
             cell.description = f"{name}: {' → '.join(words for words, _ in outcomes[key])}"
             cell.style.button_color = TONES[tones.pop() if len(tones) == 1 else "warn"]
-            cell.tooltip = f"Run it again: {command_line(self._again(key), self._notebooks)}"
+            cell.tooltip = f"Run it again: {command_line(self._again(key), self.notebooks)}"
             cell.disabled = disabled
         self._pairs.children = [cell for key, cell in self._cells.items() if isinstance(key, tuple)]
         self._arms.children = [cell for key, cell in self._cells.items() if isinstance(key, str)]
@@ -67,7 +76,7 @@ class Grid:
         area = f"{key[0] + 1} / {key[1]}" if isinstance(key, tuple) else None
         cell = w.Button(layout=w.Layout(width="auto", grid_area=area))
         cell.add_class("nccl-cell")
-        cell.on_click(lambda _button: self._start(self._again(key), parts=self._parts))
+        cell.on_click(lambda _button: self.start(self._again(key), parts=self._parts))
         return cell
 
     def _again(self, key: Key) -> dict[str, Any]:
@@ -77,7 +86,7 @@ class Grid:
             if isinstance(key, str)
             else {"steps": [PAIRS], "gpus": f"{key[0]},{key[1]}"}
         )
-        return {**self._namespace, "symptom": "", "log": "", **part}
+        return {**self.namespace, "symptom": "", "log": "", **part}
 
 
 def worlds_by_key(folder: Path | None) -> dict[Key, list[dict[str, Any]]]:

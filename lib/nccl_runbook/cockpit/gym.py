@@ -18,7 +18,7 @@ from nccl_runbook.report.tables import Cell, Table
 
 def show(namespace: Mapping[str, Any]) -> Any:
     """A list of the jobs that need no GPU, with a button that starts the chosen one; without a frontend, what
-    became of the job that ``job`` names. ParameterError if there is none of that name."""
+    became of the job that ``job`` names. Unusable if there is none of that name."""
     here = {name: job for name, job in jobs().items() if not job.gpus}
     check_names([namespace["job"]], here, "job")
     if not is_interactive(namespace):

@@ -29,7 +29,6 @@ from nccl_runbook.report.verdict_sentence import START_STEP
 LINES_KEPT = 200
 LINE_CHARACTERS = 400
 RUN = ("run", "--json", "--stop-with-stdin")
-PROGRAM, WRONG_USAGE = "nccl-runbook: ", 2  # what a refusal begins with, and its exit code
 
 
 @dataclasses.dataclass(eq=False)
@@ -102,8 +101,11 @@ class RunProcess:
     @property
     def records(self) -> list[Record]:
         """Records of its steps; empty before its verdict."""
-        steps = self.document.steps if self.document else []
-        return [load(self.folder / s.record) for s in steps if s.record and s.notebook != START_STEP]
+        return [
+            load(self.folder / s.record)
+            for s in (self.document.steps if self.document else [])
+            if s.record and s.notebook != START_STEP
+        ]
 
     @property
     def now(self) -> str:
@@ -143,7 +145,7 @@ class RunProcess:
         """Keep the lines that the run prints, and count its steps (runs in a thread)."""
         for line in self.process.stderr:
             if match := re.match(r"\[(\d+)/(\d+)\] (\S+)", line):
-                self.done, self.total = int(match[1]) - 1, int(match[2]) - 1  # 00-start tests nothing
+                self.done, self.total = int(match[1]), int(match[2])
             self.lines = (*self.lines[1 - LINES_KEPT :], line.rstrip("\n")[:LINE_CHARACTERS])
 
     def _watch(self) -> None:
@@ -165,18 +167,3 @@ class RunProcess:
             self.compared = json.loads(answer)
         self.ended_at = time.monotonic()
         self.on_change(self)
-
-    def sentence(self) -> str:
-        """One sentence about its state; empty if it was cancelled and tested nothing."""
-        if self.at_work:
-            return "Stopping the run" if self.cancelled_at else "At work"
-        if self.compared is not None:
-            return f"{self.tested}: {self.compared['findings'][0]['text']} ({self.compared['what']})"
-        if self.interrupted:
-            return f"{self.tested}; after these steps, the run was cancelled." if self.tested else ""
-        if self.document is not None:
-            return f"{self.tested or 'No test was run'}, {self.wall_s:.0f} s."
-        last = next((line for line in reversed(self.lines) if line.strip()), "").removeprefix(PROGRAM)
-        if self.exit_code == WRONG_USAGE:
-            return f"Not started: {last}."
-        return f"The run ended without a verdict (exit code {self.exit_code})" + (f": {last}" if last else "")

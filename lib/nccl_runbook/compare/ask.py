@@ -12,7 +12,7 @@ from typing import Any
 from nccl_runbook.compare.facts import Comparison, Sample, Walk
 from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.compare.read import Env, only_set
-from nccl_runbook.core.facts import TIMED_OPS, Gap
+from nccl_runbook.core.facts import TIMED_OPS, Gap, Unusable
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import LOGGED, Engine
@@ -60,13 +60,14 @@ def subject(wanted: Wanted, ranks: LazyRanks, stopped: Callable[[], str] = never
     if wanted.argv:
         return of_command(wanted.argv, wanted.figure, wanted.more_is_better, stopped)
     if wanted.figure:
-        raise ValueError("--figure needs your own command. Add the command after --")
+        raise Unusable("--figure needs your own command. Add the command after --")
     on_gpus = ranks.devices[0] is not None
     if wanted.spec:
         method = wanted.method or ("nccl-per-tensor" if on_gpus else "gloo-per-tensor")
         return of_sync(ranks.engine, ranks.devices, wanted.spec, method)
-    size_bytes = wanted.size_bytes or (GPU_BYTES if on_gpus else CPU_BYTES)
-    return of_collective(ranks.engine, ranks.devices, wanted.op, size_bytes)
+    return of_collective(
+        ranks.engine, ranks.devices, wanted.op, wanted.size_bytes or (GPU_BYTES if on_gpus else CPU_BYTES)
+    )
 
 
 def of_command(
@@ -108,7 +109,7 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
     """One collective through ranks/check.py, every value checked. Figure: the slowest rank's median, in
     seconds. Roles: its ranks (rank0, rank1, ...). ValueError for an unknown collective."""
     if op not in TIMED_OPS:
-        raise ValueError(f"unknown collective {op!r}. Choose one of {', '.join(TIMED_OPS)}")
+        raise Unusable(f"unknown collective {op!r}. Choose one of {', '.join(TIMED_OPS)}")
     backend = "gloo" if devices[0] is None else "nccl"
     asked = WorldRequest(
         op,
@@ -137,7 +138,7 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
         if m != "nccl-one-gpu" and m.startswith("gloo" if devices[0] is None else ("nccl", "gloo"))
     ]
     if method not in fit:
-        raise ValueError(
+        raise Unusable(
             f"method {method!r} is not one of {', '.join(fit)}, or it needs a GPU and this machine has none"
         )
     args = [
@@ -237,7 +238,7 @@ def collect(
             else f"write {{{unknown[0]}}} into your command, directly before the command of the process "
             "with this role"
         )
-        raise ValueError(f"role {unknown[0]!r} does not exist in this comparison ({where})")
+        raise Unusable(f"role {unknown[0]!r} does not exist in this comparison ({where})")
     until, longest_s = time.monotonic() + budget_s, 1.0
 
     def run(arm: str, env: dict[str, Env]) -> Sample | None:
@@ -258,12 +259,11 @@ def collect(
     first = logged if made.backend else list(envs.items())[:1]
     warm_up = [s for s in (run(arm, env) for arm, env in first) if s is not None]
     if any(s.ended == command.NO_FIGURE for s in warm_up):
-        raise ValueError(
+        raise Unusable(
             "--figure matches no number that your command prints, so nothing can be compared. The "
             "last lines of the command: " + " | ".join(warm_up[0].last_lines[-2:])
         )
     planned = [(arm, envs[arm]) for arm in "ABBA" * rounds if envs]
-    samples = [s for s in (run(arm, env) for arm, env in planned) if s is not None]
     compared = Comparison(
         what=arms.secrets.text(made.what),
         unit=made.unit,
@@ -273,7 +273,7 @@ def collect(
         left_out=arms.left_out,
         wanted=4 * rounds,
         warm_up=warm_up,
-        samples=samples,
+        samples=[s for s in (run(arm, env) for arm, env in planned) if s is not None],
         walk=Gap("not-run", "A and B do not differ, so there was nothing to test"),
         backend=made.backend,
     )

@@ -40,14 +40,11 @@ def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk
     def shows(subset: Sequence[str]) -> bool | None:
         runs: list[Sample] = []
         part: float | Gap = Gap("not-run", "budget spent")
-        while len(runs) < MOST_REPEATS and (
-            not runs or (not isinstance(part, Gap) and UNCLEAR[0] < part < UNCLEAR[1])
-        ):
-            sample = ask(subset)
-            if sample is None:
-                break
+        for sample in iter(lambda: ask(subset), None):
             runs.append(sample)
             part = share(c, runs, name)
+            if isinstance(part, Gap) or not UNCLEAR[0] < part < UNCLEAR[1] or len(runs) == MOST_REPEATS:
+                break
         tried.append(Tried(sorted(subset), part))
         return None if isinstance(part, Gap) else part > 0.5
 

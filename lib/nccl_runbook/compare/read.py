@@ -20,7 +20,7 @@ from typing import Any
 
 from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Difference
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, Unusable
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.secret_values import sounds_secret
 from nccl_runbook.environment.read_file import MOST_BYTES, assigned, is_dump
@@ -149,7 +149,7 @@ def _words(text: str) -> list[str]:
     try:
         return [text] if os.path.isfile(text) else shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"{text}: {error}") from None
+        raise Unusable(f"{text}: {error}") from None
 
 
 def _name(text: str) -> str:
@@ -220,7 +220,7 @@ def only_set(env: Env) -> dict[str, str]:
 def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str], until: float) -> Env:
     text = text_of(path, MOST_BYTES, "an environment")
     if isinstance(text, Gap):
-        raise ValueError(f"{text.detail}. A set-up is {GRAMMAR}")
+        raise Unusable(f"{text.detail}. A set-up is {GRAMMAR}")
     loaded: Env = {}
     for line in _MODULE_LINE.findall(text):
         try:
@@ -249,7 +249,7 @@ def _of_process(pid: str, known: Mapping[str, str]) -> Env:
     ):
         values = _pairs(file.read(), "\0")
     if not values:
-        raise ValueError(f"the environment of process {pid} cannot be read")
+        raise Unusable(f"the environment of process {pid} cannot be read")
     values.pop("CUDA_VISIBLE_DEVICES", None)  # which GPUs that rank has, not how it talks
     return {**dict.fromkeys(n for n in known if n != "CUDA_VISIBLE_DEVICES"), **values}
 
@@ -258,10 +258,10 @@ def _of_log(path: str, known: Mapping[str, str]) -> Env:
     """NCCL variables that NCCL reports as set (NCCL_DEBUG=INFO)."""
     text = text_of(path, MOST_LOG_BYTES, "an environment")
     if isinstance(text, Gap):
-        raise ValueError(text.detail)
+        raise Unusable(text.detail)
     values: Env = dict(TAKEN.findall(text))
     if not values:
-        raise ValueError(
+        raise Unusable(
             f'{path} has no line that shows which settings NCCL read ("NCCL_... set by environment to '
             '...", from NCCL_DEBUG=INFO)'
         )
@@ -272,7 +272,7 @@ def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:
     """What `module load` changes in a login shell of the user's."""
     words = re.split(r"[\s,]+", names.strip())
     if not all(re.fullmatch(r"[A-Za-z0-9][\w./+-]{0,120}", w) for w in words):
-        raise ValueError(f"{names!r} is not the name of a module")
+        raise Unusable(f"{names!r} is not the name of a module")
     try:
         done = subprocess.run(
             ["bash", "-lc", _LOAD, "ab", *words],
@@ -284,17 +284,15 @@ def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:
             timeout=max(0.0, min(MODULE_TIMEOUT_S, until - time.monotonic())),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ValueError(f"module load {names}: {type(error).__name__}") from None
+        raise Unusable(f"module load {names}: {type(error).__name__}") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["module printed no reason"])[-1]
-        raise ValueError(f"module load {names} fails on this host: {Redactor(os.environ).text(last)[:200]}")
+        raise Unusable(f"module load {names} fails on this host: {Redactor(os.environ).text(last)[:200]}")
     before, after = (_pairs(part, "\0") for part in done.stdout.split("\0\0", 1))
     return {n: after.get(n) for n in {**before, **after} if before.get(n) != after.get(n)}
 
 
 def _preload(path: str, known: Mapping[str, str]) -> Env:
     if not os.path.isfile(path):
-        raise ValueError(
-            f"there is no file {path} to preload. The loader would only warn, and run without it"
-        )
+        raise Unusable(f"there is no file {path} to preload. The loader would only warn, and run without it")
     return {"LD_PRELOAD": ":".join(filter(None, (path, known.get("LD_PRELOAD", ""))))}

@@ -46,6 +46,17 @@ class Gap:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
+class PlainError(Exception):
+    """An error whose message is all that a reader needs: a notebook shows it instead of frames."""
+
+    def _render_traceback_(self) -> List[str]:  # IPython 9
+        return [f"nccl-runbook: {self}"]
+
+
+class Unusable(PlainError, ValueError):
+    """A value that cannot be used. The message names the value, and says what to write instead."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Evidence:
     """One thing that was seen. ``text``: in words or verbatim; ``source``: a fact path, a log and line, or a
@@ -166,25 +177,21 @@ class Clash:
 
 def clashes(identities: Sequence[Identity]) -> list[Clash]:
     """Every set of ranks that are not on different GPUs, the most certain first."""
+    by_uuid = grouped((one.uuid, one) for one in identities if one.uuid)
+    different = [same[0] for same in by_uuid.values()]
+    by_bus = grouped((normal_bus(one.bus_id), one) for one in different if one.bus_id)
     shared = [
-        Clash("shared", tuple(i.rank for i in same), same[0].uuid) for same in _alike(identities, "uuid")
+        Clash("shared", tuple(i.rank for i in same), uuid) for uuid, same in by_uuid.items() if len(same) > 1
     ]
-    different = {i.uuid: i for i in reversed(identities) if i.uuid}
     return shared + [
         Clash(
             "slices" if all(i.uuid.upper().startswith("MIG-") for i in same) else "bus-id-collision",
-            tuple(sorted(i.rank for i in same)),
+            tuple(i.rank for i in same),
             same[0].bus_id,
         )
-        for same in _alike(list(different.values()), "bus_id")
+        for same in by_bus.values()
+        if len(same) > 1
     ]
-
-
-def _alike(identities: Sequence[Identity], field: str) -> list[list[Identity]]:
-    by_value = grouped(
-        (normal_bus(one.bus_id) if field == "bus_id" else getattr(one, field), one) for one in identities
-    )
-    return [same for value, same in by_value.items() if value and len(same) > 1]
 
 
 def normal_bus(text: str) -> str:

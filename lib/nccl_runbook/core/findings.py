@@ -102,17 +102,14 @@ def step_status(findings: Sequence[Finding]) -> tuple[Severity, str]:
     return worst.severity, worst.title
 
 
-def verdict(steps: Iterable[tuple[str, bool]]) -> str:
+def verdict(steps: Sequence[tuple[str, bool]]) -> str:
     """healthy, degraded, broken or unknown, from each step's status and whether it was asked for by name.
 
     Broken if any step is broken, else degraded if any warns, else unknown if there is no step, one is
     unknown or unfinished, or one asked for by name was skipped; else healthy.
     """
-    steps_and_asked = list(steps)
-    statuses = {status for status, _ in steps_and_asked}
-    all_done = all(
-        status in ("ok", "note") or (status == "skipped" and not asked) for status, asked in steps_and_asked
-    )
+    statuses = {status for status, _ in steps}
+    all_done = all(status in ("ok", "note") or (status == "skipped" and not asked) for status, asked in steps)
     healthy = "healthy" if statuses & {"ok", "note"} and all_done else "unknown"
     return "broken" if "broken" in statuses else "degraded" if "warn" in statuses else healthy
 

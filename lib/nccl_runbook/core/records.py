@@ -12,11 +12,11 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, dataclass_transform
 
-from nccl_runbook.core.facts import to_json, utc_now
+from nccl_runbook.core.facts import Unusable, to_json, utc_now
 from nccl_runbook.core.findings import Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, escaped
 
@@ -26,7 +26,7 @@ RECORD_BYTES, MOST_VALUES = 8 << 20, 400_000
 TEXT_BYTES = 1 << 20  # one text in it: a stack or the end of a log
 
 
-class RecordError(ValueError):
+class RecordError(Unusable):
     """A file that is not a record of ours; the message names the file and the problem in one sentence."""
 
 
@@ -41,11 +41,6 @@ def strict(shape: type[Shape]) -> type[Shape]:
     return dataclasses.dataclass(kw_only=True)(shape)
 
 
-def some(kind: Callable[[], Any]) -> Any:
-    """A dataclass field whose default is a new empty list or dict for each value."""
-    return dataclasses.field(default_factory=kind)
-
-
 @strict
 class Judged:
     """The software that was judged; paths as the ranks saw them. ``own``: whether it is the runbook's own
@@ -56,7 +51,7 @@ class Judged:
     cuda: str = ""
     nccl: str = ""
     nccl_path: str = ""
-    gpus: list[str] = some(list)
+    gpus: list[str] = dataclasses.field(default_factory=list)
     host: str = ""
     own: bool = False
 
@@ -81,14 +76,14 @@ class Record:
     started: str
     ended: str | None = None
     wall_s: float = 0.0
-    parameters: dict[str, Any] = some(dict)
-    judged: Judged = some(Judged)
-    facts: dict[str, Any] = some(dict)
-    findings: list[Finding] = some(list)
-    not_looked_at: list[str] = some(list)
-    commands: list[Command] = some(list)
-    tried_by_hand: list[dict[str, Any]] = some(list)
-    tables: list[dict[str, Any]] = some(list)
+    parameters: dict[str, Any] = dataclasses.field(default_factory=dict)
+    judged: Judged = dataclasses.field(default_factory=Judged)
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    not_looked_at: list[str] = dataclasses.field(default_factory=list)
+    commands: list[Command] = dataclasses.field(default_factory=list)
+    tried_by_hand: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    tables: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 @functools.cache
@@ -131,12 +126,15 @@ def json_text(value: Any, redactor: Redactor) -> str:
 
 
 def of_tables(tables: Iterable[object]) -> list[dict[str, Any]]:
-    """As a record keeps tables: a cell without a tone is its text alone, as most of a large job are."""
-    bare = {"tone": "", "heat": None}
+    """Tables as a record keeps them: a cell without a tone becomes its text alone. A large job has many."""
     return [
-        {**t, "rows": [[c["text"] if c == {**c, **bare} else c for c in row] for row in t["rows"]]}
-        for t in to_json(list(tables))
+        {**table, "rows": [list(map(_text_if_bare, row)) for row in table["rows"]]}
+        for table in to_json(list(tables))
     ]
+
+
+def _text_if_bare(cell: dict[str, Any]) -> Any:
+    return cell["text"] if cell == {**cell, "tone": "", "heat": None} else cell
 
 
 def new_folder(path: Path, parents: bool = True, exist_ok: bool = False) -> None:
@@ -231,14 +229,11 @@ def load_all(path: Path) -> list[Record]:
         kind = path.stat()
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
             raise RecordError(f"not a regular file of at most {RECORD_BYTES >> 20} MiB")
-        with open(
-            os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
-        ) as file:  # a file of the kernel may wait for its next line
+        # without O_NONBLOCK, a file of the kernel may wait for its next line
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             data = file.read() or b""
-        if (
-            data.count(b",") + 10 * data.count(b"{") > MOST_VALUES
-            or max(map(len, data.split(b'"'))) > TEXT_BYTES
-        ):
+        values = data.count(b",") + 10 * data.count(b"{")
+        if values > MOST_VALUES or max(map(len, data.split(b'"'))) > TEXT_BYTES:
             raise RecordError(
                 f"the file holds more than {MOST_VALUES} values (an object counts as ten), or a text "
                 f"of more than {TEXT_BYTES >> 20} MiB"

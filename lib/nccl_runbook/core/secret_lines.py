@@ -4,7 +4,7 @@ import os
 import re
 from typing import Callable, List, Match, Sequence
 
-from nccl_runbook.core.secret_values import NUMBERED
+from nccl_runbook.core.secret_values import FORMS
 
 MOST_BELOW = 120  # lines that are read together; half of it may belong to one name: a key of 4096 bits has 53
 # of a bracket that is a prefix: the name of a secret in it belongs to a value
@@ -42,16 +42,8 @@ _OPENS = re.compile(
 ESCAPED_LINES = re.compile(r"(?m)^[^\n]*?\\n[^\n]*")
 # each line, and as a group with the next ones, where its value may stand
 LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
-# a private key, and what else is as secret and as long
-KEY = re.compile(
-    r"-----BEGIN [\w ]{0,40}(?:(?:PRIVATE|SECRET|Static) (?i:key)|SEED)[\w ]{0,10}-----[\s\S]*?"
-    r"(?:-----END [\w ]{0,60}-----|\Z)|(?<=<auth-user-pass>)(?:\r?\n[^\n<]{1,200}){2}|"
-    r"(?<=Private-Lines: )\d{1,3}(?:\r?\n[^\n]{0,40}?[\w+/=]{1,64}(?=[\r\n]|\Z)){1,200}|"  # PuTTY
-    r"(?i:(?<=mnemonic)|(?<=seed[ _]phrase)|(?<=recovery[ _]phrase))[\"']?\s?[=:]\s{0,4}[\"']?"
-    r"(?:(?!(?:the|and|are|was|were|has|had|for|from|with|which|must|not|its)\b)"
-    r"[a-z]{3,14}[ ,]{1,2}){5,24}[a-z]{3,14}|"
-    r"(?i:(?<=backup codes)|(?<=recovery codes)|(?<=scratch codes))[ =:]{0,4}"
-    r"(?:\s{0,8}(?:(?:[-*]|\d{1,2}[.)])\s)?(?=[A-Za-z-]{0,40}\d)[\dA-Za-z-]{4,40}(?![\w-])[,;]?){2,20}|"
+# a line of a private key, by itself
+KEY_LINE = re.compile(
     r"(?m:^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$)"
 )
 # a value on the next line, except of a block or a line that goes on; and what stands there alone or not
@@ -97,6 +89,6 @@ def is_prose(lead: Match[str], value: Match[str], end: int) -> bool:
         and _NEXT_LINE.search(lead[0])
         and (
             _ASSIGNED.match(value["bare"])
-            or not (_ALONE.match(value.string, end) or NUMBERED.match(value["bare"]))
+            or not (_ALONE.match(value.string, end) or FORMS["numbered"].match(value["bare"]))
         )
     )

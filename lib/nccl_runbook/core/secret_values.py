@@ -5,155 +5,119 @@ import html
 import json
 import pkgutil
 import re
-from pathlib import Path
 from typing import Dict, List, Match, Pattern
 from urllib.parse import quote
+
+from nccl_runbook.core.share import ZEROS
 
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 
 
-def _tables() -> Dict[str, Dict[str, str]]:
-    """The sections of secrets.toml; each row is one line."""
-    parts = re.split(
-        r"(?m)^\[(\w+)\]$", (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode()
-    )
-    return {
-        name: dict(re.findall(r"(?m)^\"?([^\"#\n]+?)\"? = '([^'\n]*)'", rows))
-        for name, rows in zip(parts[1::2], parts[2::2])
-    }
-
-
-TABLES = _tables()
-
-
+_SECTIONS = re.split(
+    r"(?m)^\[(\w+)\]$", (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode()
+)
+# section of secrets.toml -> name -> value; each row is one line
+TABLES: Dict[str, Dict[str, str]] = {
+    name: dict(re.findall(r"(?m)^\"?([^\"#\n]+?)\"? = '([^'\n]*)'", rows))
+    for name, rows in zip(_SECTIONS[1::2], _SECTIONS[2::2])
+}
 NAMES = TABLES["name"]
 
 
-# a word of a name stands between others, or between signs and capital letters
-_SURE = (
-    f"^(?!.*(?i:{NAMES['innocent']}))(?=.*(?i:{NAMES['anywhere']})|"
-    rf".*(?:(?<=[a-z])(?=[A-Z])|(?<![A-Za-z]))(?i:{NAMES['word']})(?:(?<=[a-z])(?=[A-Z])|(?![A-Za-z])))"
-)
-
-
-SECRET_NAME = f"(?:{_SURE}|{NAMES['variable']})"
+def _whole(form: str) -> str:
+    """The expression with the rows that it names."""
+    rows = {**NAMES, **TABLES["form"]}
+    return re.sub(r"«(\w+)»", lambda part: _whole(rows[part[1]]), form)
 
 
 MOST_NAME = 80  # the end of a name, which says what it is
-_SECRET_NAME, _SURE_NAME = re.compile(SECRET_NAME), re.compile(_SURE)
-
 
 HINTS = NAMES["hint"].split("|")
 
-
-_FILE = re.compile(f"(?i:{NAMES['file']})")
-_GAP_NAME = re.compile(f"(?!(?i:{NAMES['alone']})$)(?!.*(?i:{NAMES['file']})){_SURE}")
-
-
-HARMLESS = re.compile(f"(?i:{TABLES['value']['harmless']})", re.DOTALL)
-
-
-_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
-
-
-# a word with a number in it; and a phrase of words up to the end of its line
-NUMBERED, PHRASE = (
-    re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}"),
-    re.compile(
-        r"(?!(?:not|is|was|the|for|see|must|in|to)\s)[a-z]{2,20}(?: [a-z0-9]{1,20}){1,30}(?=\s*(?:[#\n]|$))"
-    ),
-)
-
-
-# a section or a block of secrets as INI, TOML, YAML and JSON have it; its values have names of their own
-_BLOCK = re.compile(
-    r"(?m)^(?P<head>(?P<indent>[ \t]{0,40})(?:(?:[^\n]{0,100}?[\"'=: ])?\[{1,2}[^\[\]\n]{0,64}?(?i:"
-    + NAMES["block"]
-    + r"|(?P<unsure>"
-    + NAMES["unsure"]
-    + r"))[\"']?\]{1,2}"
-    r"(?P<section>)|(?:-[ \t])?[\"']?(?:[\w.-]{0,64}?(?i:"
-    + NAMES["block"]
-    + r")|kind:[ \t]{0,4}[\"']?(?:Sealed)?"
-    r"Secret\b[^\n]*\n(?:[^\n]+\n){0,30}?data)[\"']?[ \t]?:[ \t]?\{?)(?:[ \t\r]|\\{1,3}r?){0,8}\n)"
-    r"(?P<body>(?(section)(?:(?![ \t]{0,40}\[)[^\n]+\n?|\n)|(?P=indent)[ \t][^\n]*\n?){1,200})"
-)
+# what hides whole, by a word that it has: private keys and the like, and tokens
+WHOLE = {word: ("key", form) for words, form in TABLES["key"].items() for word in words.split("|")}
+WHOLE |= {
+    word: (
+        "token",
+        f"{TABLES['form']['start'] * word[0].isalnum()}{re.escape(word)}(?:{rest}|"
+        r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026))",  # as a program shows the beginning of a token
+    )
+    for word, rest in TABLES["token"].items()
+}
+BEFORE_VALUE = [
+    (
+        word,
+        table,
+        TABLES["form"]["start"]
+        + lead.replace(r"[^\n|;&]{0,200}?", r"(?:\\\n|[^\n|;&]){0,200}?")
+        .replace(r"\s{1,4}", r"(?:\s{1,4}|[\"'],\s{0,4}[\"'])")  # also of a list of words
+        .replace(r"\s-", r"[\s\"']-")
+        .replace(r"\s(?:-", r"[\s\"'](?:-"),
+    )
+    for table in ("argument", "sentence", "number")
+    for words, lead in TABLES[table].items()
+    for word in words.split("|")
+]
+# a row matches no text without its word; here as ``_words_in`` compares them
+_WORDS = {
+    word: word.lower().translate(ZEROS) for word in (*WHOLE, *HINTS, *(word for word, _, _ in BEFORE_VALUE))
+}
 
 
-_PAIR = re.compile(
-    r"(?m)^(?P<lead>[ \t]{0,80}(?:-[ \t])?[\"']?(?P<name>[\w./-]{1,64})"
-    r"[\"']?[ \t]{0,40}[:=][ \t]{0,40}(?:\\{0,3}[\"'])?)"
-    r"(?P<value>[^\s\"'#{\[|>&][^\"'\n]{0,4000}?)(?=\\{0,3}[\"']|[\\,)}\] \t\r]{0,12}(?:#[^\n]*)?$)"
-)
+# parts of texts, by their names
+FORMS = {name: re.compile(_whole(form)) for name, form in TABLES["form"].items()}
+
+OWN_LINES, OWN_CHARACTERS = 200, 16 << 10  # of a file of patterns: each text is searched for each pattern
 
 
-_PLAIN_NAME = re.compile(f"(?i:{NAMES['innocent']}|^(?:{NAMES['beside']})$)")
+def lower(text: str) -> str:
+    """The text in small letters, as long as it was."""
+    return text.encode("latin-1", "replace").lower().decode("latin-1")
 
 
-# more than a word and its number, such as node12
-SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
-# what no name of a layer holds
-_ODD = re.compile(r"(?i:[bcdfghjklmnpqrstvwxz]{5})|[A-Z](?![a-z])|\d{5}|^\d|[^A-Za-z0-9]")
-# a cell of letters only, beside a name of two words or more
-_CELL = re.compile(
-    r"(?m)(?P<word>[A-Za-z]{8,64})[`\"'})]{0,4}[ \t]{0,60}(?:[|\u2502\u2503]|\\{1,3}u250[23]|</t|\r?$)"
-)
-# what such a cell says about it; of random letters, 1 in 100
-_STATE = re.compile(
-    r"(?i)(?:not|un|no|is|from|via|see|use|in|dis|pre|auto)[a-z]+|[a-z]+(?:ed|ing|able|less|only|ive|ory)"
-)
-_VALUE_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,199}")
+@functools.lru_cache(maxsize=8192)  # the lines of thousands of ranks differ in their numbers only
+def _words_in(shape: str) -> List[str]:
+    return [word for word, shape_of_word in _WORDS.items() if shape_of_word in shape]
 
 
-# a folder, and its parts that are words; behind a file, grep prints the number of a line
-PATH, _PART, _LINE = (
-    re.compile(r"(?:~|\.{0,2})/"),
-    re.compile(r"/[A-Z]?[a-z_-]{2,99}(?![^/])"),
-    re.compile(r"(?:\d{1,9}:)*"),
-)
-# a list of secrets (`tokens: [a, b]`, `api_keys:` and items below), and a value on the line below its name;
-# of vocabularies and layers, which are lists of that name, too, no word mixes letters and digits so long
-_LIST, _LONG_VALUE = (
-    re.compile(
-        r"(?mi)^[ \t]{0,40}(?:export[ \t]|-[ \t])?[\"']?[\w .-]{0,64}?(?:token|"
-        + "".join(f"(?<!{kind}[ _.-])" for kind in NAMES["key"].split("|"))
-        + r"key|secret|password|credential|passcode|jwt)"
-        r"(?:s?:?[ \t]{0,8}(?:\n[ \t]{0,60}[\w+/=-]{12,200}[ \t\r]{0,8}$){1,200}|"
-        r"s[\"']?[ \t]?[:=][^\n]*(?:\n[ \t]{0,60}(?:[-*]|\d{1,3}[.)])[ \t][^\n]*){0,200})"
-    ),
-    re.compile(r"(?<![\w./~+-])[A-Za-z0-9][\w+/-]{15,199}={0,2}"),
-)
+def words_in(text: str) -> List[str]:
+    """The words of our rows that the text may hold: those that differ from what it says in digits at most."""
+    return _words_in(lower(text).translate(ZEROS))
 
 
 @functools.lru_cache(maxsize=1024)  # thousands of facts have the same few names
 def sounds_secret(name: str) -> bool:
     """Whether a variable of this name usually holds a secret."""
-    return any(map(name.lower().__contains__, HINTS)) and bool(_SECRET_NAME.search(name[-MOST_NAME:]))
+    return any(map(name.lower().__contains__, HINTS)) and bool(FORMS["secret_name"].search(name[-MOST_NAME:]))
 
 
 def _is_place(name: str, value: str) -> bool:
     """Whether the value is a folder, under a name that may mean one, or says something about a file that is
     the name."""
-    is_file = bool(_FILE.search(name))
-    is_folder = bool(PATH.match(value)) and len(_PART.findall(value)) > 1
+    is_file = bool(FORMS["file"].search(name))
+    is_folder = bool(FORMS["path"].match(value)) and len(FORMS["part"].findall(value)) > 1
     return ((is_file or name[-3:].lower() == "pwd") and is_folder) or (
-        is_file and (bool(_FILE.search(value)) or not NUMBERED.match(_LINE.sub("", value, count=1)))
+        is_file
+        and (
+            bool(FORMS["file"].search(value))
+            or not FORMS["numbered"].match(FORMS["line"].sub("", value, count=1))
+        )
     )
 
 
 def is_secret(name: str, value: str) -> bool:
     """Whether the value under this name is a secret, rather than a number, a keyword or a placeholder."""
     return (
-        not _is_place(name, value)
-        and sounds_secret(name)
+        sounds_secret(name)
+        and not _is_place(name, value)
         and bool(
-            (_SURE_NAME.search(name[-MOST_NAME:]) or _RANDOM.fullmatch(value))
+            (FORMS["sure"].search(name[-MOST_NAME:]) or FORMS["random"].fullmatch(value))
             and (
                 re.match(
                     r"\[redacted:\w+\][;,]?\s{0,4}(?:[\w.-]{1,64}=|(?=\D{0,64}\d)[\w.+/|-]{12})", value
                 )  # the rest of a header that it cut short
                 if value.startswith(MASK)
-                else not HARMLESS.fullmatch(value)
+                else not FORMS["harmless"].fullmatch(value)
             )
         )
     )
@@ -165,25 +129,30 @@ def looks_random(lead: Match[str]) -> bool:
     name = lead["name"][-MOST_NAME:]
     if lead["column"] or name.isupper() or "passw" in name.lower():
         is_one = bool(
-            NUMBERED.match(lead.string, lead.end())
+            FORMS["numbered"].match(lead.string, lead.end())
             or (
                 lead["column"]
                 and set(name) & set("_.-")
-                and (cell := _CELL.match(lead.string, lead.end()))
-                and not _STATE.fullmatch(cell["word"])
+                and (cell := FORMS["cell"].match(lead.string, lead.end()))
+                and not FORMS["state"].fullmatch(cell["word"])
             )
         )
     else:
-        word = (_VALUE_WORD.match(lead.string, lead.end()) or [""])[0]
-        is_one = any(SHUFFLED.search(part) and not is_numbered(part) for part in _LONG.findall(word))
-    return is_one and bool(_GAP_NAME.search(name))
+        word = (FORMS["first_word"].match(lead.string, lead.end()) or [""])[0]
+        is_one = any(
+            FORMS["shuffled"].search(part) and not is_numbered(part) for part in FORMS["long"].findall(word)
+        )
+    return is_one and bool(FORMS["gap_name"].search(name))
 
 
 def is_numbered(word: str) -> bool:
     """Whether this is words and numbers, as names of layers are (encoder1layer2weights3). So look,
     of random lowercase letters and digits, 11 % (16 characters) to 4 % (40); hexadecimal ones do not."""
     words = re.findall("[A-Z]?[a-z]+", word)
-    return not _ODD.search(word) and sum(map(len, words)) >= (4 if len(words) > 2 else 6) * len(words) > 0
+    return (
+        not FORMS["odd"].search(word)
+        and sum(map(len, words)) >= (4 if len(words) > 2 else 6) * len(words) > 0
+    )
 
 
 def written(character: str) -> str:
@@ -210,10 +179,16 @@ def mask(kind: str, secret: str = "") -> str:
 
 
 def own_patterns(path: str) -> List[Pattern[str]]:
-    """The expressions of a file, one a line. ValueError names the line of an invalid one; OSError if
-    unreadable."""
+    """The expressions of a file, one a line. ValueError if the file is too large, or names the line of one
+    that is invalid or may take for ever; OSError if unreadable."""
     patterns = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").split("\n"), 1):
+    with open(path, encoding="utf-8") as file:
+        lines = file.read(OWN_CHARACTERS + 1).split("\n")
+    if len(lines) > OWN_LINES or sum(map(len, lines)) > OWN_CHARACTERS:
+        raise ValueError(f"the file has more than {OWN_LINES} lines or {OWN_CHARACTERS >> 10} KiB")
+    for number, line in enumerate(lines, 1):
+        if re.search(r"([*+]|\{\d*,\})\)(?:[*+]|\{\d*,\})", line):
+            raise ValueError(f"line {number}: {line.strip()} repeats a repetition, which may take for ever")
         try:
             patterns += [re.compile(line)] if line.strip() else []
         except re.error as error:
@@ -223,26 +198,26 @@ def own_patterns(path: str) -> List[Pattern[str]]:
 
 def without_blocks(text: str) -> str:
     """The text without the values of sections, blocks and lists that are named as secrets."""
-    return _BLOCK.sub(
+    return FORMS["section"].sub(
         lambda block: (
             block["head"]
-            + _PAIR.sub(
+            + FORMS["pair"].sub(
                 lambda pair: (
                     pair[0]
-                    if _PLAIN_NAME.search(pair["name"])
-                    or HARMLESS.fullmatch(pair["value"])
-                    or (block["unsure"] and not _RANDOM.fullmatch(pair["value"].lstrip("/.~")))
+                    if FORMS["plain_name"].search(pair["name"])
+                    or FORMS["harmless"].fullmatch(pair["value"])
+                    or (block["unsure"] and not FORMS["random"].fullmatch(pair["value"].lstrip("/.~")))
                     else pair["lead"] + mask("named")
                 ),
                 block["body"],
             )
         ),
-        _LIST.sub(
-            lambda named: _LONG_VALUE.sub(
+        FORMS["list"].sub(
+            lambda named: FORMS["long_value"].sub(
                 lambda word: (
                     mask("named")
                     if any(
-                        SHUFFLED.search(piece) and not is_numbered(piece)
+                        FORMS["shuffled"].search(piece) and not is_numbered(piece)
                         for piece in re.findall("[A-Za-z0-9]{16,}", word[0])
                     )
                     else word[0]

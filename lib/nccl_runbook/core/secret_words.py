@@ -11,9 +11,8 @@ import re
 from typing import Callable, Match
 
 from nccl_runbook.core.secret_values import (
+    FORMS,
     MASK,
-    PATH,
-    SHUFFLED,
     TABLES,
     is_numbered,
     mask,
@@ -58,13 +57,13 @@ _LETTERS = re.compile(
 )
 _CAPITALISED = re.compile("[A-Z](?=[a-z]?[aeiouy])[a-z]{3,}")  # two in a third of a word are a name
 # a word of a text; and first what is as long and no secret: what is named as an id or a hash, except those of
-# secrets; a public key, a mangled name
+# secrets; a public key, a mangled name, a picture
 _WORD = re.compile(
     r"(?:(?<![A-Za-z])(?<!(?i:secret[_ -]))(?<!(?i:session[_ -]))(?<!(?i:token[_ -]))(?<!(?i:auth[_ -]))"
     r"(?<!(?i:credential[_ -]))(?<!(?i:password[_ -]))(?<!(?i:cookie[_ -]))"
     r"(?i:(?:x-amz-(?:cf-)?)?id(?:-\d)?|uid|etag|hash|digest|checksum|integrity|fingerprint|"
     r"commit|revision|sha\d{1,3}|md5)(?:\\?[\"'])?[ ]?[:=-][ ]?(?:\\?[\"'])?|"
-    r"\bAAAA[BCE][23]|\b_[ZR]|\bocid1\.|\bh1:)[\w+/=.-]+|"
+    r"\bAAAA[BCE][23]|\b_[ZR]|\bocid1\.|\bh1:|\biVBORw0KGgo|(?<![\w+/])/9j/|\bR0lGOD|\bJVBERi0|\bUklGR)[\w+/=.-]+|"
     r"(?<![\w+/~.-])(?=[A-Za-z_+/~.-]*[0-9])(?P<word>[\w+/~.-]{7,}[\w+/~-]={0,2})"
 )
 # base64, in which a slash is no end: no part of it is a word or a number
@@ -88,7 +87,7 @@ def is_made(word: str, least: int) -> bool:
     most = MOST_PER_CHANGE if is_mixed else MOST_OF_ONE_CASE
     return (
         len(word) >= least
-        and bool(SHUFFLED.search(word))
+        and bool(FORMS["shuffled"].search(word))
         and not _ID.fullmatch(word)
         and len(word) <= most * len(_CHUNK.findall(word))
         and (is_mixed or not is_numbered(word.lower()))
@@ -100,7 +99,12 @@ def is_password(word: str) -> bool:
     password does."""
     letters = re.sub("[-_]", "", word)
     is_mixed = letters.isalnum() and not letters.islower() and not letters.isupper()
-    return is_mixed and is_made(letters, PASSWORD) and bool(SHUFFLED.search(word)) and not _RUN.search(word)
+    return (
+        is_mixed
+        and is_made(letters, PASSWORD)
+        and bool(FORMS["shuffled"].search(word))
+        and not _RUN.search(word)
+    )
 
 
 def is_name(word: str, least: int = 1) -> bool:
@@ -139,7 +143,7 @@ def _without_parts(match: Match[str], near: bool, hidden: Callable[[str], str]) 
     for at, part in enumerate(parts):
         piece = max(re.findall("[A-Za-z0-9]+", re.sub("[+/]", "", part)), key=len, default="")
         letters = piece if _PLAIN_WORD.search(part) else re.sub("[^A-Za-z0-9]", "", part)
-        is_cached = PATH.match(match[0]) and (piece.islower() or piece.isupper())
+        is_cached = FORMS["path"].match(match[0]) and (piece.islower() or piece.isupper())
         is_key = is_made(piece, PIECE) and not is_cached and not is_name(part)
         if is_key and is_made(letters, ALONE):
             parts[at] = mask("token")

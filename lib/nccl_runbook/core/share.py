@@ -14,7 +14,7 @@ import os
 import pkgutil
 import re
 import socket
-from typing import Any, Dict, Match, Set
+from typing import Any, Collection, Dict, List, Match, Pattern, Set, Tuple
 
 SHARE = "NCCL_RUNBOOK_SHARE"  # holds the key; set by --share, for notebooks and ranks, too
 KINDS = {
@@ -54,73 +54,87 @@ _TOP = (
 # systems and builds lie, none
 _SYSTEM = "usr|lib\\w*|opt|dev|proc|sys|etc|s?bin|run|var|boot|nix|pytorch|workspace|builds?|__w"
 _FOLDER = r"(?!lib/python3|(?:site|dist)-packages/)[\w.@+=-]{1,255}"
+# kind, words, expression. Whatever the expression matches has one of the words, written here in small letters
+# and with 0 for every digit; | is between two words. A text without them is not searched
 _FORMS = (
     # a version of four numbers has no group, and stays
     (
         "ip",
+        "0.0",
         r"(?:(?i:version|driver|cu\w{0,8})\W{1,12}|[=<>~!]=)\d+(?:\.\d+){3}|"
         r"(?<![A-Za-z0-9.+-])(\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\d|-\d{1,2}\b(?!\.))",
     ),
-    ("ip", r"(?<![\w:.])((?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4})(?![\w:])"),
-    ("ip", r"(?i)(?<![\w:.])(?=[\da-f:]{0,40}::)((?:[23f][\da-f]{3}:|::ffff:)[\da-f:]{1,40})(?![\w:])"),
-    ("mac", r"(?<![\w:-])((?:[0-9A-Fa-f]{2}[:-]){5,19}[0-9A-Fa-f]{2})(?![\w:-])"),
-    ("mac", r"(?i)guid\W{1,4}((?:0x)?[0-9a-f]{4}(?::?[0-9a-f]{4}){3})\b"),
-    ("GPU", r"(GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{1,12}){0,4})(?![\w-])"),
-    ("MIG", r"(MIG-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{1,12}){0,4})(?![\w-])"),
-    ("node", r"\b([0-9a-f]{56})\b"),
-    ("bucket", r"(?:s3|gs|abfss?)://([A-Za-z0-9][\w.-]{1,62})"),
-    ("user", rf"[/\\](?:home|[Uu]sers)[/\\]{{1,2}}({_USER})"),
-    ("user", _AT % (f"({_USER})", _HOST)),
-    ("user", rf"(?<![A-Za-z])(?:USER|LOGNAME|USERNAME)=[\"']?({_USER})"),
-    ("user", rf"\"user\":\s?\"({_USER})\""),  # in a document of ours
-    ("user", rf"wandb\.ai/({_USER})"),
-    ("user", rf"logged in as:? ({_USER})"),
-    ("user", rf"git@[\w.-]{{1,99}}:({_USER})"),
-    ("user", rf"--(?:account|uid)[= ]({_USER})"),
+    ("ip", ":", r"(?<![\w:.])((?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4})(?![\w:])"),
+    ("ip", "::", r"(?i)(?<![\w:.])(?=[\da-f:]{0,40}::)((?:[23f][\da-f]{3}:|::ffff:)[\da-f:]{1,40})(?![\w:])"),
+    ("mac", ":|-", r"(?<![\w:-])((?:[0-9A-Fa-f]{2}[:-]){5,19}[0-9A-Fa-f]{2})(?![\w:-])"),
+    ("mac", "guid", r"(?i)guid\W{1,4}((?:0x)?[0-9a-f]{4}(?::?[0-9a-f]{4}){3})\b"),
+    ("GPU", "gpu-", r"(GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{1,12}){0,4})(?![\w-])"),
+    ("MIG", "mig-", r"(MIG-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{1,12}){0,4})(?![\w-])"),
+    ("node", "", r"\b([0-9a-f]{56})\b"),
+    ("bucket", "://", r"(?:s3|gs|abfss?)://([A-Za-z0-9][\w.-]{1,62})"),
+    ("user", "home|users", rf"[/\\](?:home|[Uu]sers)[/\\]{{1,2}}({_USER})"),
+    ("user", "@", _AT % (f"({_USER})", _HOST)),
+    ("user", "user=|logname=|username=", rf"(?<![A-Za-z])(?:USER|LOGNAME|USERNAME)=[\"']?({_USER})"),
+    ("user", '"user"', rf"\"user\":\s?\"({_USER})\""),  # in a document of ours
+    ("user", "wandb.ai/", rf"wandb\.ai/({_USER})"),
+    ("user", "logged in as", rf"logged in as:? ({_USER})"),
+    ("user", "git@", rf"git@[\w.-]{{1,99}}:({_USER})"),
+    ("user", "--account|--uid", rf"--(?:account|uid)[= ]({_USER})"),
     (
         "path",
+        "/",
         rf"(?<![\w/\\.:*$}}~-])/(?!(?:{_SYSTEM})/)[\w.-]{{1,64}}/(?:user-x\w{{6}}/)?(?!user-x|path-x)"
         rf"((?:{_FOLDER}/){{0,39}}{_FOLDER})(?=/[\w.@+=-])",
     ),
-    ("host", rf"{_START}(?!\d{{4}}-)({_HOST}):\d{{1,8}}:\d{{1,8}} \["),  # NCCL
+    ("host", "0 [", rf"{_START}(?!\d{{4}}-)({_HOST}):\d{{1,8}}:\d{{1,8}} \["),  # NCCL
     (
         "host",
+        "mpirun|mpiexec|horovodrun",
         r"(?:mpirun|mpiexec|horovodrun)\b[^\n]{0,200}? --?(?:H|"
         r"hosts?)[= ]([A-Za-z0-9][A-Za-z0-9.,:\[\]-]{0,2000})",
     ),
-    ("host", rf"\b(?:srun|salloc|sbatch)\b[^\n]{{0,200}}? -[wx][= ]?({_HOSTS})"),
+    ("host", "srun|salloc|sbatch", rf"\b(?:srun|salloc|sbatch)\b[^\n]{{0,200}}? -[wx][= ]?({_HOSTS})"),
     (
         "host",
+        "ssh ",
         rf"(?m)(?:^|[$;&|] ?)ssh (?:-\S{{1,40}} (?:\d{{1,5}} |\S{{1,99}}=\S{{1,99}} )?){{0,9}}"
         rf"(?=[^\s.\d-]{{0,60}}[.\d-])({_HOST})(?= |$)",
     ),
-    ("host", _AT % (_USER, f"({_HOST})")),
-    ("host", rf"\"host\":\s?\"({_HOST})\""),  # in a document of ours
+    ("host", "@", _AT % (_USER, f"({_HOST})")),
+    ("host", '"host', rf"\"hosts?\":\s?\[?\"({_HOST})\""),  # in a document of ours
     (
         "host",
+        "nodelist|nodename|hostname|submit_host|master_addr|pod_name|ray_address|rdzv_endpoint",
         r"(?:NODELIST|NODENAME|HOSTNAME|SUBMIT_HOST|MASTER_ADDR|POD_NAME|RAY_ADDRESS|RDZV_ENDPOINT)"
         rf"[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"']?({_HOSTS})",
     ),
-    ("host", rf"--(?:hosts?|nodelist|exclude|master[_-]addr|rdzv[_-]endpoint)[= ]({_HOSTS})"),
-    ("host", rf"://(?:[^\s/@]{{1,64}}@)?({_HOST})"),
     (
         "host",
+        "--host|--nodelist|--exclude|--master|--rdzv",
+        rf"--(?:hosts?|nodelist|exclude|master[_-]addr|rdzv[_-]endpoint)[= ]({_HOSTS})",
+    ),
+    ("host", "://", rf"://(?:[^\s/@]{{1,64}}@)?({_HOST})"),
+    (
+        "host",
+        "connect to|resolve hostname|permanently added",
         r"(?:connect to host |resolve hostname |Permanently added '|"
         rf"connect to \[?(?=[\w.-]+\]?:\d))({_HOST})",
     ),
-    ("host", rf"(?:srun|slurmstepd): error: ({_HOST}): "),
-    ("host", rf" ON ({_HOST}) CANCELLED"),
+    ("host", "srun|slurmstepd", rf"(?:srun|slurmstepd): error: ({_HOST}): "),
+    ("host", " cancelled", rf" ON ({_HOST}) CANCELLED"),
     (
         "host",
+        "kernel|systemd|slurmd|sshd|nvidia-persistenced|nv-hostengine",
         rf"(?m)(?:^|\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?:Z|[+-]\d\d:?\d\d)? )({_HOST}) "
         r"(?:kernel|systemd|slurmd|sshd|nvidia-persistenced|nv-hostengine)(?:\[\d{1,9}\])?: ",
     ),
-    ("host", rf"\n {{0,4}}host +: ({_HOST})"),  # torchrun's table of failures
-    ("host", rf"(?m)^\[({_HOST}):\d{{3,8}}\] "),  # Open MPI
-    ("host", rf"[Pp]ods?(?:/| \")({_HOST})"),
-    ("host", rf"{_START}(ip(?:-\d{{1,3}}){{4}})(?![\w-])"),
+    ("host", "host ", rf"\n {{0,4}}host +: ({_HOST})"),  # torchrun's table of failures
+    ("host", "[", rf"(?m)^\[({_HOST}):\d{{3,8}}\] "),  # Open MPI
+    ("host", "pod", rf"[Pp]ods?(?:/| \")({_HOST})"),
+    ("host", "ip-", rf"{_START}(ip(?:-\d{{1,3}}){{4}})(?![\w-])"),
     (
         "host",
+        ".",
         rf"{_START}((?:[A-Za-z][\w-]{{0,62}}\.){{1,7}}cluster\.local|"
         rf"(?:[A-Za-z][A-Za-z0-9-]{{0,62}}\.){{2,7}}(?i:{_TOP}))"
         r"(?![\w(\[-]|\.\w)",
@@ -128,6 +142,10 @@ _FORMS = (
 )
 # at its first use: together they take 50 ms, and most texts need few
 compiled = functools.lru_cache(maxsize=None)(re.compile)
+_sentences = functools.lru_cache(maxsize=None)(
+    lambda: (pkgutil.get_data("nccl_runbook", "causes/causes.toml") or b"").decode().lower()
+)
+ZEROS = str.maketrans("123456789", "000000000")
 _WORD = r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrt]))(%s)(?![A-Za-z0-9])"
 _PARTS = {
     "host": r"([^.]*?)(\[[\d,-]+\]|\d{0,6})(\..*)?",  # its own name, its number, its domain
@@ -142,12 +160,7 @@ _known: Dict[str, Set[str]] = {"host": {r"(?!)"}, "user": {r"(?!)"}}
 def _is_word(name: str) -> bool:
     """Whether a sentence of ours may use it: such a host stays, and such a user
     is replaced in a form only."""
-    return bool(
-        re.search(
-            rb"(?i)\b%s\b" % re.escape(name.encode(errors="replace")),
-            pkgutil.get_data("nccl_runbook", "causes/causes.toml") or b"",
-        )
-    )
+    return name.lower() in _sentences() and bool(re.search(rf"\b{re.escape(name.lower())}\b", _sentences()))
 
 
 @functools.lru_cache(maxsize=None)
@@ -185,21 +198,38 @@ def _in_form(kind: str, match: Match[str]) -> str:
 def learn(value: Any) -> None:
     """Remember the host and user names in a text or fact, so that later output replaces them; does nothing
     without --share."""
-    if not os.environ.get(SHARE):
-        return
-    text = (
-        value
-        if isinstance(value, str)
-        else json.dumps(
-            value,
-            ensure_ascii=False,
-            skipkeys=True,
-            default=lambda fact: getattr(fact, "__dict__", str(fact)),
-        )
-    )
-    for kind, form in _FORMS:
-        if kind in _known:
-            compiled(form).sub(functools.partial(_in_form, kind), text)
+    if os.environ.get(SHARE):
+        if not isinstance(value, str):
+            value = json.dumps(
+                value,
+                ensure_ascii=False,
+                skipkeys=True,
+                separators=(",\n", ": "),
+                default=lambda fact: getattr(fact, "__dict__", str(fact)),
+            )
+        # one field a line: thousands of ranks have the same ones
+        _in_forms("\n".join(dict.fromkeys(value.split("\n"))), _known)
+
+
+def _in_forms(text: str, kinds: Collection[str]) -> str:
+    """The text with other names in all forms of these kinds."""
+    find = _forms_in if len(text) < 4096 else _forms_in.__wrapped__  # whole logs would fill the memory
+    for kind, form in find(text.lower().translate(ZEROS)):
+        if kind in kinds:
+            text = compiled(form).sub(functools.partial(_in_form, kind), text)
+    return text
+
+
+@functools.lru_cache(maxsize=8192)  # the lines of thousands of ranks differ in their numbers only
+def _forms_in(shape: str) -> List[Tuple[str, str]]:
+    """Kind and expression of the forms whose words are in a text of this shape."""
+    return [(k, form) for k, words, form in _FORMS if any(word in shape for word in words.split("|"))]
+
+
+@functools.lru_cache(maxsize=2)
+def _any_known(kind: str, number: int) -> Pattern[str]:
+    """An expression for all names of this kind that this process has seen, and their number."""
+    return re.compile(_WORD % "|".join(sorted(_known[kind], key=len, reverse=True)))
 
 
 @functools.lru_cache(maxsize=1)
@@ -216,12 +246,15 @@ def shared(text: str) -> str:
     if not os.environ.get(SHARE):
         return text
     _know_this_machine()
-    for kind, form in _FORMS:
-        text = compiled(form).sub(functools.partial(_in_form, kind), text)
+    return _with_other_names(text, sum(map(len, _known.values())))
+
+
+@functools.lru_cache(maxsize=1 << 15)  # ranks and files say the same again and again
+def _with_other_names(text: str, number: int) -> str:
+    """The text with other names, in forms and where one of so many known names stands by itself."""
+    text = _in_forms(text, KINDS)
     for kind, names in _known.items():
-        text = re.sub(
-            _WORD % "|".join(sorted(names, key=len, reverse=True)), functools.partial(_in_form, kind), text
-        )
+        text = _any_known(kind, len(names)).sub(functools.partial(_in_form, kind), text)
     return text
 
 

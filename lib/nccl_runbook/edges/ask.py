@@ -60,7 +60,7 @@ def collect(
             same = not isinstance(again, Gap) and again[name].outcome == edges[name].outcome
             edges[name] = dataclasses.replace(edges[name], runs=2, seen=1 + same)
     if not lines:
-        return Gap("not-run", "no time was left for this test. Raise budget_s")
+        return Gap("not-run", "too little time was left for this test. Raise budget_s")
     return Edges(len(every), bool(gpus), [*edges.values()], time.monotonic() - began, lines[0])
 
 

@@ -5,17 +5,13 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment.read_file import assigned
 from nccl_runbook.logs.file import text_of
 
-# without an expression of the shell; an own word, to its end
-_VALUE = r"(?:\"[^\"\n$`]*\"|'[^'\n]*'|[^\s;&|<>()\"'\\$`]*)(?=[\s;&|]|$)"
-
-# the rest of a pair of Kubernetes and its value's key, behind the dash
-_PAIR = r"([ \t]+name:[ \t]*{}[ \t]*\n\1[ \t]+value:[ \t]*)"
 # what a line of a remedy does to a variable, as launchers want it; no value: unset
 _SETTING = re.compile(
     r"(?:unset|# remove|- \{name:|(?:export )?(?=\w+=)) ?(?P<name>\w+)"
@@ -35,7 +31,7 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
     lines = [line for remedy in (finding.remedy if finding else ()) for line in remedy.lines]
     for path in paths if lines else ():
         text = text_of(path, 1 << 18, "a script")
-        values = {} if isinstance(text, Gap) or "\0" in text else assigned(text)
+        values = {} if isinstance(text, Gap) or {"\0", "\r"} & {*text} else assigned(text)
         for setting in (
             match for match in map(_SETTING.fullmatch, lines) if match and match["name"] in values
         ):
@@ -56,19 +52,9 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
 
 
 def changed(text: str, name: str, value: str | None) -> str:
-    """The script with another value of a variable, or (None) without it: ``unset`` replaces an export, since
-    no block may be empty."""
-    if value is not None:
-        text = re.sub(rf"(?m)^([ \t]*)-{_PAIR.format(name)}[^\n]*$", rf'\1-\2"{value}"', text)
-        return re.sub(
-            rf"(?m)^((?![ \t]*(?:echo|printf)\b)[^#\n]*?)(?<![\w./$-]){name}={_VALUE}",
-            lambda m: f"{m[1]}{name}={value}",
-            text,
-        )
-    text = re.sub(rf"(?m)^([ \t]*)-{_PAIR.format(name)}[^\n]*\n(?!\1[ \t])", "", text)
-    text = re.sub(
-        rf"(?m)(?<!\\\n)^([ \t]*)export[ \t]+{name}={_VALUE}(?=[ \t\r]*$|[ \t]+#)", rf"\1unset {name}", text
-    )
-    return re.sub(
-        rf"(?m)(?<!\\\n)^([ \t]*(?:export[ \t]+)?){name}={_VALUE}[ \t]+(?=[A-Za-z_./])", r"\1", text
-    )
+    """The text with another value of a variable, or (None) without it."""
+    rows = table("environment/read")["change"]
+    for form, kept in rows["removed" if value is None else "set"]:
+        whole = re.sub("<([A-Z]+)>", lambda piece: rows["pieces"][piece[1]], form).replace("NAME", name)
+        text = re.sub(f"(?m){whole}", kept.replace("NAME", name).replace("VALUE", value or ""), text)
+    return text

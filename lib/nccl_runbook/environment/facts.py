@@ -7,13 +7,15 @@ from typing import Any
 from nccl_runbook.core.facts import Gap
 
 LIMITS = "/proc/{pid}/limits"
+WHOLE = "*"  # in place of the name of a row: the file has one value alone, as those of /proc/sys
 
 
 def shown(words: str, reads: str = "", row: str = "", alike: bool = False) -> Any:
     """A field that stands under these words in the table of the host; a Gap until it is asked. ``reads``: the
     file that shows it, with {pid} for the process; its text is then at hand in read_role.py. ``row``: the row
-    of LIMITS that is its value; read_role.py then has nothing to do. ``alike``: ranks of one job that differ
-    in it are reported."""
+    of that file ("Max open files", or "Seccomp" of /proc/{pid}/status; WHOLE if it has one value alone) that
+    begins with its value; read_role.py then has nothing to do. ``alike``: ranks of one job that differ in it
+    are reported."""
     metadata = {"shown": words, "reads": reads, "row": row, "alike": alike}
     return dataclasses.field(default=Gap("not-run", "not asked"), metadata=metadata)
 

@@ -11,7 +11,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Environment, Host, Role
 from nccl_runbook.environment.settings.judge_effective import Setting, conf_lines, effective, settings
 from nccl_runbook.environment.settings.judge_launch import launch_faults, more_ranks_than_gpus
-from nccl_runbook.environment.settings.judge_limits import limits_too_low, shm_too_small
+from nccl_runbook.environment.settings.judge_limits import judge_limits
 from nccl_runbook.environment.settings.judge_network import (
     NEEDS_HCA,
     OFF,
@@ -48,8 +48,7 @@ def judge_settings(env: Environment) -> Iterator[Finding]:
         for s in settings(env):
             yield from (*interface_missing(s), *hca_missing(env.host, s), *cannot_act(env.host, s))
         yield from (
-            *limits_too_low(env.host, env.roles),
-            *shm_too_small(env.roles),
+            *judge_limits(env.host, env.roles),
             *peer_traffic_redirected(env.host),
             *xids_seen(env.host),
             *name_not_resolved(env.host, env.roles),

@@ -18,7 +18,7 @@ from nccl_runbook.causes.tables import table
 from nccl_runbook.causes.variables import prefixes, variables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import WorldRequest
-from nccl_runbook.core.secret_values import SECRET_NAME, sounds_secret
+from nccl_runbook.core.secret_values import FORMS, sounds_secret
 from nccl_runbook.environment import read_file as environment_file
 from nccl_runbook.environment.facts import Environment, Host, Library, Role
 from nccl_runbook.environment.read_role import CONTAINER, role_of, with_gaps
@@ -32,7 +32,7 @@ def _names() -> str:
     """The same as one short pattern, for the node."""
     families = "|".join(map(re.escape, prefixes()))
     others = "|".join(re.escape(n) for n in variables() if not n.startswith(prefixes()) or sounds_secret(n))
-    return f"(?:{others})|(?!{SECRET_NAME})(?:{families}).*"
+    return f"(?:{others})|(?!{FORMS['secret_name'].pattern})(?:{families}).*"
 
 
 def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix: str = "") -> str:
@@ -53,7 +53,7 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
     return json.dumps(
         {
             "names": _names(),
-            "hidden": SECRET_NAME,
+            "hidden": FORMS["secret_name"].pattern,
             "pid": pid,
             "files": files,
             "mapped": read["mapped"],

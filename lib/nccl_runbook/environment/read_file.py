@@ -29,21 +29,25 @@ MOST_NAMES, MOST_KEPT = (
 )  # that are kept, and characters of their values: jobs have 100 and 20,000
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
 _VALUE = r"\"(?P<d>(?:[^\"\\]++|\\.)*+)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
-# NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not
-# the middle of another word
-_ASSIGNED = re.compile(rf"(?<![\w./$-])(?P<name>{_NAME})=(?:{_VALUE})")
 # nothing else on the line, as with most of 40,000 lines
 _PLAIN = re.compile(rf"\s*(?:export\s+)?({_NAME})=([\w./:$-]*)\s*")
-_SETENV = re.compile(rf"(?<!\S)(?:setenv|ENV)\s+(?P<name>{_NAME})\s+(?:{_VALUE})")  # csh, Dockerfile
-# NAME: value in YAML, "NAME": "value" in Ray's runtime_env and JSON, os.environ["NAME"] = "value"
-_MAPPED = re.compile(
-    rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(?P=quote)(?:\s*:|\]\s*=(?!=))\s*|\s*:\s+)"
-    rf"(?=[^\s{{\[])(?:{_VALUE})"
+_BY_SHELL = (
+    # NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not
+    # the middle of another word
+    re.compile(rf"(?<![\w./$-])(?P<name>{_NAME})=(?:{_VALUE})"),
+    re.compile(rf"(?<!\S)(?:setenv|ENV)\s+(?P<name>{_NAME})\s+(?:{_VALUE})"),  # csh, Dockerfile
 )
-_CALLED = re.compile(rf"\b(?:setdefault|putenv|setenv)\(\s*[\"'](?P<name>{_NAME})[\"']\s*,\s*(?:{_VALUE})")
 # a Kubernetes pair, whose value follows, and keywords of Python: name: X, value: Y and name="X", value="Y"
 _KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*+"
-_PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})")
+_BY_PROGRAM = (
+    # NAME: value in YAML, "NAME": "value" in Ray's runtime_env and JSON, os.environ["NAME"] = "value"
+    re.compile(
+        rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(?P=quote)(?:\s*:|\]\s*=(?!=))\s*|\s*:\s+)"
+        rf"(?=[^\s{{\[])(?:{_VALUE})"
+    ),
+    re.compile(rf"\b(?:setdefault|putenv|setenv)\(\s*[\"'](?P<name>{_NAME})[\"']\s*,\s*(?:{_VALUE})"),
+    re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})"),
+)
 _NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
 _VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*+,?\s*$")
 # commands that only print a text, unless into a file or a pipe
@@ -51,11 +55,9 @@ _SHOWN = re.compile(
     r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]++|\\.)*+\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|"
     r"\|(?!\|))|^\s*print\(.*"
 )
-_EXPRESSION = re.compile(r"[A-Za-z_][\w.]*[(\[]")  # no shell has such a word: a call or an item of Python
 _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
 _OPENS = {")": "(", "]": "[", "}": "{"}
 _LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
-_DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 _REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base specification, 7.7.8)
 _TELLS = re.compile(r"[=:(]|set|ENV")  # a line without one sets nothing
@@ -207,9 +209,10 @@ def _pairs(line: str) -> list[tuple[str, str]]:
     rest = re.sub(r"--env[= ]\S+", lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line))
     matches = [
         m
-        for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR)
+        for in_program, patterns in ((False, _BY_SHELL), (True, _BY_PROGRAM))
+        for pattern in patterns
         for m in pattern.finditer(rest)
-        if not _is_code(m, pattern not in (_ASSIGNED, _SETENV))
+        if not _is_code(m, in_program)
     ]
     return [
         *((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start())),
@@ -225,7 +228,8 @@ def _is_code(match: re.Match[str], in_program: bool) -> bool:
     named = before.endswith(("=", ",")) or (
         bool(match["b"]) and match["b"] != bare and before.endswith(('":', "':"))
     )
-    return bool(_EXPRESSION.match(bare)) or (
+    # no shell has a word like a call or an item of Python
+    return bool(re.match(r"[A-Za-z_][\w.]*[(\[]", bare)) or (
         in_program
         and (
             bare in ("null", "Null", "NULL", "~", "None")  # a name that is not set, in YAML and Python
@@ -242,7 +246,7 @@ def _value(match: re.Match[str]) -> str:
         value = value.rstrip(",\\")
         while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
             value = value[:-1].rstrip(",\\")
-    return _DEFAULT.sub(r"\1", value)
+    return re.sub(r"^\$\{\w+:?-([^${}]*)\}$", r"\1", value)
 
 
 def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:

@@ -9,7 +9,7 @@ from typing import Any
 from nccl_runbook.causes.variables import is_kept
 from nccl_runbook.core.facts import Gap, known
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.environment.facts import Role
+from nccl_runbook.environment.facts import WHOLE, Role
 
 CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
 
@@ -76,14 +76,15 @@ def role_of(name: str, raw: Mapping[str, Any]) -> Role:
         interfaces=interfaces,
         routes=_routes(_of(files, "/net/route")),
         shm=shm if isinstance(shm, Gap) else [shm[0] * shm[1], shm[0] * shm[2], shm[3]],
-        **limits_of(_of(files, "/limits")),
+        **rows_of(files),
     )
 
 
-def limits_of(limits: str | Gap) -> dict[str, str | Gap]:
-    """Every limit that a field of Role names a row for, from the text of /proc/PID/limits."""
+def rows_of(files: Mapping[str, Any]) -> dict[str, str | Gap]:
+    """Every field of Role that names its file and row (environment/facts.py, ``shown``), from the texts of
+    the files by path."""
     return {
-        field.name: limit_of(limits, row)
+        field.name: row_of(_of(files, field.metadata["reads"].removeprefix("/proc/{pid}")), row)
         for field in dataclasses.fields(Role)
         if (row := field.metadata.get("row"))
     }
@@ -130,12 +131,13 @@ def _python_string(text: str, name: str) -> str | Gap:
     return match[1] if match else Gap("absent", "no torch is loaded, or the loaded torch has no version")
 
 
-def limit_of(limits: str | Gap, name: str) -> str | Gap:
-    """The soft limit of this name in the text of /proc/PID/limits; a Gap if it is not there."""
-    if isinstance(limits, Gap):
-        return limits
-    row = re.search(rf"^{name}\s+(\S+)", limits, re.M)
-    return row[1] if row else Gap("absent", "not in /proc/PID/limits")
+def row_of(text: str | Gap, name: str) -> str | Gap:
+    """The first value of the row of this name ("Max open files  1024  ...", "Seccomp:  2") in the text of a
+    file of /proc/PID: of a limit, the soft limit; a Gap if it is not there."""
+    if isinstance(text, Gap):
+        return text
+    row = re.search(r"^(\S+)" if name == WHOLE else rf"^{re.escape(name)}:?[ \t]+(\S+)", text, re.M)
+    return row[1] if row else Gap("absent", f"{name} is not in its file of /proc")
 
 
 def _routes(text: Any) -> list[str] | Gap:

@@ -12,7 +12,7 @@ MISSING = "missing"  # status of a node that left no readable record in a night
 TESTED = ("ok", "note", "warn", "broken")  # statuses that say whether a node failed
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Line:
     """One node in one night, a line of the history. ``night``: date of its evening; ``node``: empty for the
     line of the facts that most nodes share; ``status``: worst of its records, or MISSING; ``steps``: step ->

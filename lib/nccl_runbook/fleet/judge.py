@@ -192,22 +192,21 @@ def judge(fleet: Fleet) -> list[Finding]:
     )
 
 
-def _missing(fleet: Fleet) -> list[Finding]:
-    nodes, night = [*fleet.last_answers], fleet.night.name
-    if nodes:
+def _missing(fleet: Fleet) -> Iterator[Finding]:
+    if fleet.last_answers:
         last = [
             Evidence(f"last record: {then}" if then else "no record in any night", node)
             for node, then in fleet.last_answers.items()
         ]
-        text = f"{rules.names(nodes)} wrote no readable record on the night of {night}."
-        return [Finding("fleet-node-missing", Severity.UNKNOWN, text, tuple(last[:8]), (LOOK_AGAIN,))]
-    if isinstance(fleet.expected, Gap) and len(fleet.history.lines) < 2:
+        nodes = rules.names([*fleet.last_answers])
+        text = f"{nodes} wrote no readable record on the night of {fleet.night.name}."
+        yield Finding("fleet-node-missing", Severity.UNKNOWN, text, tuple(last[:8]), (LOOK_AGAIN,))
+    elif isinstance(fleet.expected, Gap) and len(fleet.history.lines) < 2:
         text = (
             "On the first night, nccl-runbook does not know which nodes should have written a record. "
             "Name all nodes with --nodes."
         )
-        return [Finding("fleet-members-unknown", Severity.NOTE, text)]
-    return []
+        yield Finding("fleet-members-unknown", Severity.NOTE, text)
 
 
 def _unread(fleet: Fleet) -> Iterator[Finding]:
@@ -227,7 +226,7 @@ def _unread(fleet: Fleet) -> Iterator[Finding]:
         yield Finding("fleet-history-unread", Severity.UNKNOWN, text)
 
 
-def _repeated(night: Night) -> list[Finding]:
+def _repeated(night: Night) -> Iterator[Finding]:
     """Nodes with several records of one step; a failure that a later record hides is a warning."""
     several = {key: ended for key, ended in night.hosts.records.items() if len(ended) > 1}
     hidden = {
@@ -235,7 +234,7 @@ def _repeated(night: Night) -> list[Finding]:
         for key, ended in several.items()
         if ended[-1].status != "broken"
     }
-    findings = [
+    yield from (
         Finding(
             "fleet-node-failed-once",
             Severity.WARN,
@@ -245,7 +244,7 @@ def _repeated(night: Night) -> list[Finding]:
         )
         for (node, step), failed in hidden.items()
         if failed
-    ]
+    )
     if several:
         (node, step), ended = next(iter(several.items()))
         nodes = list(dict.fromkeys(node for node, _ in several))
@@ -256,19 +255,17 @@ def _repeated(night: Night) -> list[Finding]:
             f"{node} wrote {len(ended)} records of {step} on one night.{more} The facts come from the "
             "latest record, but a failure in any of the records counts."
         )
-        findings.append(Finding("fleet-node-repeated", Severity.NOTE, text))
-    return findings
+        yield Finding("fleet-node-repeated", Severity.NOTE, text)
 
 
-def _changes(fleet: Fleet) -> list[Finding]:
-    if not fleet.changes:
-        return []
-    shown = tuple(
-        Evidence(f"{c.name}: {c.was} -> {c.now} on {rules.names(c.nodes)}", f"since {c.since}")
-        for c in fleet.changes[:8]
-    )
-    text = f"{counted(len(fleet.changes), 'change')} since the previous night."
-    return [Finding("fleet-changed", Severity.NOTE, text, shown)]
+def _changes(fleet: Fleet) -> Iterator[Finding]:
+    if fleet.changes:
+        shown = tuple(
+            Evidence(f"{c.name}: {c.was} -> {c.now} on {rules.names(c.nodes)}", f"since {c.since}")
+            for c in fleet.changes[:8]
+        )
+        text = f"{counted(len(fleet.changes), 'change')} since the previous night."
+        yield Finding("fleet-changed", Severity.NOTE, text, shown)
 
 
 def failing_nodes(fleet: Fleet) -> list[str]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from nccl_runbook.core.facts import Evidence, grouped
 from nccl_runbook.core.findings import Finding, Remedy, Severity
@@ -16,8 +16,8 @@ SURE = 0.05  # a node of the whole fleet is named by chance
 def rates(history: History) -> list[Rate]:
     """Each node that failed in any night, the surest first. A night in which most tested nodes failed says
     nothing about one node, and does not count; nor does one in which the node was not tested."""
-    nights = [night for night in map(_tested, history.lines.values()) if not _common(night)]
-    lines = [line for night in nights for line in night]
+    nights = [night.values() for night in history.lines.values() if not _common(night.values())]
+    lines = [line for night in nights for line in night if line.tested]
     tested = Counter(line.node for line in lines)
     failures = grouped((line.node, line.night) for line in lines if line.failed)
     all_failed = sum(map(len, failures.values()))
@@ -44,12 +44,8 @@ def chance(failed: int, tested: int, all_failed: int, all_tested: int) -> float:
     return min(1.0, sum(math.exp(ways(tested, n) + ways(others, all_failed - n) - whole) for n in counts))
 
 
-def _tested(lines: dict[str, Line]) -> Sequence[Line]:
-    return [line for line in lines.values() if line.tested]
-
-
-def _common(lines: Sequence[Line]) -> bool:
-    return 2 * sum(line.failed for line in lines) > len(lines) > 1
+def _common(lines: Collection[Line]) -> bool:
+    return 2 * sum(line.failed for line in lines) > sum(line.tested for line in lines) > 1
 
 
 def flaky(fleet_rates: Iterable[Rate], nodes: int) -> list[Rate]:

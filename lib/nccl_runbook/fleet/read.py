@@ -1,13 +1,16 @@
 """The records below a folder, night by night, and the history of a fleet."""
 
+import contextlib
 import dataclasses
 import datetime
+import errno
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.core.records import Record, RecordError, read as read_as
@@ -49,11 +52,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(HEAD_BYTES)
-    except OSError:  # reported when the record is read
-        return b""
+    with contextlib.suppress(OSError), path.open("rb") as file:  # reported when the record is read
+        return file.read(HEAD_BYTES)
+    return b""
 
 
 def night_of(head: bytes) -> str:
@@ -91,15 +92,29 @@ def _why_unread(path: Path, gap: Gap) -> Gap:
 
 def history(path: Path) -> History:
     """The history in a file; empty if there is no file yet. OSError if it cannot be read."""
-    return history_of(path.read_text(encoding="utf-8", errors="replace") if path.exists() else "")
+    return history_of(_text(path, 32 << 20) if path.exists() else "")  # of 1,000 nodes, half a year
+
+
+def _text(path: Path, most_bytes: int) -> str:
+    """The text of a file. OSError if it cannot be read, or is larger."""
+    if path.stat().st_size > most_bytes:
+        raise OSError(
+            errno.EFBIG,
+            f"the file is larger than {most_bytes >> 20} MiB. Remove what is no longer needed",
+            str(path),
+        )
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def history_of(text: str) -> History:
     """The history in a text. Of two lines of one node and night the later one counts."""
-    rows = {number: _line(raw) for number, raw in enumerate(text.split("\n"), 1) if raw.strip()}
-    nights = grouped((line.night, line) for line in rows.values() if line)
-    lines = {night: {line.node: line for line in own} for night, own in nights.items()}
-    return History(lines, [number for number, line in rows.items() if line is None], text)
+    whole = History({}, [], text)
+    for number, raw in enumerate(re.finditer(r"(?m)^.*$", text), 1):
+        if line := _line(raw[0]):
+            whole.lines.setdefault(line.night, {})[line.node] = line
+        elif raw[0].strip():
+            whole.unread.append(number)
+    return whole
 
 
 def _line(raw: str) -> Line | None:
@@ -108,7 +123,8 @@ def _line(raw: str) -> Line | None:
         if values.pop("schema") != LINE_SCHEMA or values.get("status", "") not in ("", MISSING, *ORDER):
             return None
         datetime.date.fromisoformat(values["night"])
-        return read_as(Line, values)
+        # nights and nodes are the same again and again
+        return read_as(Line, {k: sys.intern(v) if isinstance(v, str) else v for k, v in values.items()})
     except (ValueError, RecordError, LookupError, AttributeError, TypeError, RecursionError):
         return None
 
@@ -116,18 +132,27 @@ def _line(raw: str) -> Line | None:
 def text_of(known: History, lines: list[Line]) -> str:
     """The history as text with these lines added; those that it has already are left out."""
     new = [line for line in lines if known.lines.get(line.night, {}).get(line.node) != line]
-    before = known.text + ("\n" if known.text and not known.text.endswith("\n") else "")
-    return before + "".join(f"{row}\n" for row in map(_json, new))
+    end = "\n" if known.text and not known.text.endswith("\n") else ""
+    return known.text + end + "".join(f"{row}\n" for row in map(_json, new))
 
 
 def _json(line: Line) -> str:
-    values: dict[str, Any] = {"schema": LINE_SCHEMA, **dataclasses.asdict(line)}
-    return json.dumps({name: value for name, value in values.items() if value}, ensure_ascii=False)
+    return json.dumps(
+        {
+            "schema": LINE_SCHEMA,
+            **{name: value for name, value in dataclasses.asdict(line).items() if value},
+        },
+        ensure_ascii=False,
+    )
 
 
 def names(path: Path) -> list[str]:
     """Node names of a file: one or more a line, separated by blanks or commas; # begins a comment. OSError
-    if it cannot be read."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    words = (word for line in lines for word in re.findall(r"[^\s,]+", line.partition("#")[0]))
-    return list(dict.fromkeys(words))
+    if it cannot be read, or is too large."""
+    return list(
+        dict.fromkeys(
+            word
+            for line in _text(path, 1 << 20).splitlines()
+            for word in re.findall(r"[^\s,]+", line.partition("#")[0])
+        )
+    )

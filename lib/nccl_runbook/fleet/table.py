@@ -9,6 +9,12 @@ from nccl_runbook.hosts.judge import names
 from nccl_runbook.hosts.table import differences_table
 from nccl_runbook.report.tables import Cell, Table
 
+TONES = {
+    MISSING: "unknown",
+    "running": "unknown",
+    "skipped": "muted",
+    "ok": "",
+}  # others are tones themselves
 ROWS = (*ORDER[:1], MISSING, *ORDER[1:])  # order of the rows: broken, missing, warn, ...
 
 
@@ -62,7 +68,7 @@ def nodes_table(fleet: Fleet) -> Table:
     rows = [
         [
             line.node,
-            Cell(line.status, _tone(line.status)),
+            Cell(line.status, TONES.get(line.status, line.status)),
             _why(fleet, line),
             ", ".join(line.odd),
             ", ".join(dict.fromkeys(changed.get(line.node, []))),
@@ -103,11 +109,6 @@ def _why(fleet: Fleet, line: Line) -> str:
         last = fleet.last_answers.get(line.node, "")
         return f"no record since {last}" if last else "no record in any night"
     return line.reason
-
-
-def _tone(status: str) -> str:
-    """The status as the tone of a cell."""
-    return {MISSING: "unknown", "running": "unknown", "skipped": "muted", "ok": ""}.get(status, status)
 
 
 def changes_table(fleet: Fleet) -> Table:

@@ -12,7 +12,6 @@ from nccl_runbook.gpus.judge_nvml import (
     nvml_gpus,
     nvml_refuses,
     nvml_refuses_a_gpu,
-    others,
 )
 from nccl_runbook.machine.facts import Machine
 from nccl_runbook.machine.visible_devices import Selection, granted_by
@@ -21,7 +20,8 @@ RESTS_ON = ("gpus", "gpus.nvml", "gpus.cuda", "gpus.surroundings")
 
 
 def _clear_lines(machine: Machine) -> tuple[str, ...]:
-    return "unset CUDA_VISIBLE_DEVICES", f"export CUDA_VISIBLE_DEVICES={others(machine)}"
+    readable = ",".join(str(g.nvml_index) for g in gpu_health.reached(machine))
+    return "unset CUDA_VISIBLE_DEVICES", f"export CUDA_VISIBLE_DEVICES={readable}"
 
 
 def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
@@ -120,9 +120,13 @@ def indices_differ(machine: Machine) -> Iterator[Finding]:
 def views_agree(machine: Machine) -> Iterator[Finding]:
     """What is right; yielded only if all three views exist and CUDA counts the expected GPUs."""
     nvml, cuda = machine.nvml, machine.cuda
-    if isinstance(nvml, Gap) or isinstance(cuda, Gap) or isinstance(machine.surroundings, Gap):
-        return
-    if cuda.gpus and not cuda.error:
+    if (
+        not isinstance(nvml, Gap)
+        and not isinstance(cuda, Gap)
+        and not isinstance(machine.surroundings, Gap)
+        and cuda.gpus
+        and not cuda.error
+    ):
         yield Finding(
             "views-agree",
             Severity.OK,

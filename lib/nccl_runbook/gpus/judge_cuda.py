@@ -8,7 +8,7 @@ from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.gpus import judge_health as gpu_health
-from nccl_runbook.gpus.judge_nvml import KERNEL_LOG, gpu_files, nvml_gpus
+from nccl_runbook.gpus.judge_nvml import gpu_files, nvml_gpus
 from nccl_runbook.machine.facts import Machine
 from nccl_runbook.machine.visible_devices import Selection, read_selection
 
@@ -18,9 +18,8 @@ def selection_of(machine: Machine) -> Selection | None:
     GPUs."""
     variables = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.variables
     gpus = nvml_gpus(machine)
-    if not gpus or "CUDA_VISIBLE_DEVICES" not in variables:
-        return None
-    return read_selection(variables["CUDA_VISIBLE_DEVICES"], gpus)
+    value = variables.get("CUDA_VISIBLE_DEVICES")
+    return read_selection(value, gpus) if gpus and value is not None else None
 
 
 def torch_without_cuda(machine: Machine) -> Iterator[Finding]:
@@ -84,11 +83,7 @@ def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
             Severity.BROKEN,
             f"a rank cannot start CUDA: {cuda.error.splitlines()[0]}",
             (quote,),
-            (
-                Remedy(
-                    "the administrator", "CUDA does not start on this host. Read the kernel log:", KERNEL_LOG
-                ),
-            ),
+            gpu_health.remedies({"fix": ["cuda"]}),
         )
 
 
@@ -130,11 +125,6 @@ def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
             if not isinstance(g.uuid, Gap) and g.nvml_index not in gpu_health.indices_by_cuda(machine)
         ]
         blocked = tuple(Evidence(b, "gpus.surroundings.files") for b in _unusable_files(machine))
-        kernel_log = Remedy(
-            "the administrator",
-            "CUDA does not show all GPUs that NVML lists. Read the kernel log:",
-            KERNEL_LOG,
-        )
         yield Finding(
             "cuda-misses-gpus",
             Severity.BROKEN,
@@ -144,6 +134,6 @@ def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
             *(
                 (remedies_for("container-gpu-access"), "container-gpu-access", "likely")
                 if blocked
-                else ((kernel_log,), "gpu-or-link-fault", "possible")
+                else (gpu_health.remedies({"fix": ["fewer"]}), "gpu-or-link-fault", "possible")
             ),
         )

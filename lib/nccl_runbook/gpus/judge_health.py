@@ -1,6 +1,7 @@
-"""What NVML's health fields show of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and
+"""Faults of single GPUs, by NVML's health fields. Idle clocks, driver-reserved memory, PCIe links at rest and
 cards without P2P are healthy."""
 
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,10 +14,10 @@ from nccl_runbook.machine.facts import Ecc, Fabric, Machine, Mig, NvLinks, NvmlG
 
 SLOWED_BY_FAULT = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
 EXCLUSIVE = ("exclusive-process", "exclusive-thread")
-UUIDS_SINCE_NCCL = (2, 30, 7)  # up to 2.30.4 by bus id (graph/topo.cc), from 2.30.7 by UUID (init.cc)
 
 
-def _gpus(machine: Machine) -> list[NvmlGpu]:
+def reached(machine: Machine) -> list[NvmlGpu]:
+    """The GPUs that NVML could read, in its order."""
     return [] if isinstance(machine.nvml, Gap) else machine.nvml.reached
 
 
@@ -29,7 +30,7 @@ def indices_by_cuda(machine: Machine) -> list[int | None]:
     """nvml_index of each GPU in CUDA's order, None if NVML does not list its UUID."""
     indices = {
         g.uuid.lower().removeprefix("gpu-"): g.nvml_index
-        for g in _gpus(machine)
+        for g in reached(machine)
         if not isinstance(g.uuid, Gap)
     }
     return [] if isinstance(machine.cuda, Gap) else [indices.get(g.uuid.lower()) for g in machine.cuda.gpus]
@@ -48,11 +49,13 @@ def _lags(gpu: NvmlGpu, machine: Machine) -> bool:
     a switch fabric."""
     if isinstance(gpu.nvlinks, Gap) or isinstance(gpu.name, Gap):
         return False
-    most = max(g.nvlinks.up for g in _gpus(machine) if isinstance(g.nvlinks, NvLinks) and g.name == gpu.name)
+    most = max(
+        g.nvlinks.up for g in reached(machine) if isinstance(g.nvlinks, NvLinks) and g.name == gpu.name
+    )
     return gpu.nvlinks.up < most and (gpu.nvlinks.up > 0 or gpu.nvlinks.to_switch is True or _on_fabric(gpu))
 
 
-# which GPUs have a fault of faults.toml
+# which GPUs have a fault of faults.toml that no value of one field shows
 _HAS: dict[str, Callable[[NvmlGpu, Machine], bool]] = {
     "ecc": lambda g, _: isinstance(g.ecc, Ecc) and bool(known(g.ecc.volatile_uncorrected)),
     "row-failed": lambda g, _: isinstance(g.remapped_rows, RemappedRows) and g.remapped_rows.has_failed,
@@ -88,20 +91,26 @@ _SHOWS: dict[str, Callable[[NvmlGpu], str]] = {
 
 
 def _with_fault(row: Mapping[str, Any], name: str, machine: Machine) -> list[NvmlGpu]:
-    """GPUs whose field has one of the values of a row, or that have what ``name`` stands for."""
+    """GPUs whose field has one of the values of a row, or a number that is not below its ``least``, or that
+    have what ``name`` stands for."""
     if "values" in row:
-        return [g for g in _gpus(machine) if getattr(g, row["field"]) in row["values"]]
-    return [g for g in _gpus(machine) if _HAS[name](g, machine)]
+        return [g for g in reached(machine) if getattr(g, row["field"]) in row["values"]]
+    if "least" in row:
+        figures = [(g, getattr(g, row["field"])) for g in reached(machine)]
+        return [g for g, n in figures if isinstance(n, (int, float)) and n >= row["least"]]
+    return [g for g in reached(machine) if _HAS[name](g, machine)]
 
 
 def faults(machine: Machine) -> Iterator[Finding]:
     """Faults of single GPUs, one finding for each id of faults.toml."""
-    by_title: dict[str, Finding] = {}
+    reported: set[str] = set()
     for row in table("gpus/faults")["fault"]:
         field, name = row["field"], row.get("has", "")
-        bad, shown = (_with_fault(row, n, machine) for n in (name, row.get("shown", name)))
-        if bad and row["id"] not in by_title:
-            by_title[row["id"]] = Finding(
+        bad = _with_fault(row, name, machine)
+        if bad and row["id"] not in reported:
+            reported.add(row["id"])
+            shown = _with_fault(row, row.get("shown", name), machine)
+            yield Finding(
                 row["id"],
                 Severity(row["severity"]),
                 f"GPU {', '.join(str(g.nvml_index) for g in bad)}: {row['says']}",
@@ -116,37 +125,41 @@ def faults(machine: Machine) -> Iterator[Finding]:
                 cause=row.get("cause"),
                 status=row.get("status"),
             )
-    yield from by_title.values()
 
 
 def remedies(row: Mapping[str, Any], gpus: Sequence[int] = ()) -> tuple[Remedy, ...]:
     """The remedies of a row of faults.toml, for these GPUs."""
-    own = {
-        name: Remedy(
-            r["who"],
-            r["text"],
-            tuple(
-                line.format(gpu=gpu, gpus=",".join(map(str, gpus)))
-                for line in r["lines"]
-                for gpu in (gpus if "{gpu}" in line else [""])
-            ),
-        )
-        for name, r in table("gpus/faults")["remedy"].items()
-    }
-    return tuple(
-        r for name in row["fix"] for r in (remedies_for(row["cause"]) if name == "usual" else (own[name],))
+    written = table("gpus/faults")["remedy"]
+    parts = [
+        remedies_for(row["cause"]) if name == "usual" else [_own_remedy(written[name], gpus)]
+        for name in row["fix"]
+    ]
+    return tuple(itertools.chain(*parts))
+
+
+def _own_remedy(row: Mapping[str, Any], gpus: Sequence[int]) -> Remedy:
+    """One remedy of faults.toml for these GPUs: a line about a single GPU is repeated for each."""
+    return Remedy(
+        row["who"],
+        row["text"],
+        tuple(
+            line.format(gpu=gpu, gpus=",".join(map(str, gpus)))
+            for line in row["lines"]
+            for gpu in (gpus if "{gpu}" in line else [""])
+        ),
     )
 
 
 def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
     """Different GPUs report one PCI bus id. NCCL up to 2.30.4 takes them for one GPU; since 2.30.7 it
     compares UUIDs."""
-    clash = _shared_bus_ids([(f"GPU {g.nvml_index}", g.uuid, g.pci_bus_id) for g in _gpus(machine)])
+    clash = _shared_bus_ids([(f"GPU {g.nvml_index}", g.uuid, g.pci_bus_id) for g in reached(machine)])
     if not isinstance(machine.cuda, Gap) and not (isinstance(machine.nvml, Gap) or with_mig(machine.nvml)):
         clash |= _shared_bus_ids([(f"cuda {g.cuda_index}", g.uuid, g.pci_bus_id) for g in machine.cuda.gpus])
     if clash:
         nccl, cuda = ("", "") if isinstance(machine.cuda, Gap) else (machine.cuda.nccl, machine.cuda.cuda)
-        told_apart = isinstance(nccl, str) and version(nccl) >= UUIDS_SINCE_NCCL
+        # up to 2.30.4 by bus id (graph/topo.cc), from 2.30.7 by UUID (init.cc)
+        told_apart = isinstance(nccl, str) and version(nccl) >= (2, 30, 7)
         wheel = f"nvidia-nccl-cu{cuda.partition('.')[0] or '12'}>=2.30.7"  # nvidia-nccl-cu12, -cu13
         yield Finding(
             "bus-ids-collide",
@@ -172,12 +185,14 @@ def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
 
 
 def _shared_bus_ids(gpus: list[tuple[str, str | Gap, str | Gap]]) -> dict[str, list[str]]:
-    rows = grouped(
-        (bus.lower(), (uuid, f"{who} {uuid}"))
-        for who, uuid, bus in gpus
+    """The bus ids that several GPUs report, each with the names of these GPUs."""
+    on_bus = grouped(
+        (bus.lower(), (uuid, f"{name} {uuid}"))
+        for name, uuid, bus in gpus
         if isinstance(uuid, str) and isinstance(bus, str) and uuid and bus
     )
-    return {bus: list(dict(named).values()) for bus, named in rows.items() if len(dict(named)) > 1}
+    by_uuid = {bus: dict(named) for bus, named in on_bus.items()}
+    return {bus: list(names.values()) for bus, names in by_uuid.items() if len(names) > 1}
 
 
 def nvlink_without_peer_access(machine: Machine) -> Iterator[Finding]:

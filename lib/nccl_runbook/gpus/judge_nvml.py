@@ -1,14 +1,15 @@
 """No GPU, or NVML that refuses all of them or one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from nccl_runbook.causes.causes import remedies_for
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.gpus.judge_health import reached, remedies
 from nccl_runbook.machine.facts import DeviceFile, Machine, NvmlGpu
-
-KERNEL_LOG = ("sudo dmesg -T | grep -iE 'NVRM|Xid|AER' | tail -50", "nvidia-smi -q > nvidia-smi-q.txt")
 
 
 def nvml_gpus(machine: Machine) -> list[NvmlGpu | Gap]:
@@ -107,47 +108,26 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
     """NVML as a whole fails on a host with GPUs. NCCL opens NVML at init and fails with it
     (src/misc/nvmlwrap.cc, ncclNvmlEnsureInitialized)."""
     gap = machine.nvml
-    if not isinstance(gap, Gap) or gap.reason == "not-run":
-        return
-    admin = Remedy(
-        "the administrator",
-        "NVML does not work on this host, and NCCL needs NVML. Read the kernel log:",
-        KERNEL_LOG,
-    )
-    restart = Remedy(
-        "your launcher",
-        "Restart the container. Containers often lose access to GPUs when the host reloads systemd "
-        "(nvidia-container-toolkit's troubleshooting guide). A container that is started with named "
-        "device files keeps its access.",
-        (
-            "docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device "
-            "/dev/nvidia0 IMAGE",
-        ),
-    )
-    inside = _in_container(machine)
-    if "mismatch" in gap.detail:
-        cause, status, remedy = (
-            "driver-library-mismatch",
-            "established",
-            remedies_for("driver-library-mismatch"),
+    if isinstance(gap, Gap) and gap.reason != "not-run":
+        row = _meaning("nvml", gap, machine)
+        yield Finding(
+            "nvml-refuses",
+            Severity.BROKEN,
+            f"NVML cannot be used: {gap.detail}",
+            (Evidence(gap.detail, "gpus.nvml"),),
+            remedies(row),
+            cause=row["cause"],
+            status=row["status"],
         )
-    elif gap.reason == "timed-out":
-        cause, status, remedy = "gpu-or-link-fault", "likely", (admin,)
-    elif gap.reason in ("absent", "no-permission"):
-        cause, remedy = "container-gpu-access", remedies_for("container-gpu-access")
-        status = "established" if inside else "likely"
-    elif inside:
-        cause, status, remedy = "container-gpu-access", "likely", (restart, admin)
-    else:
-        cause, status, remedy = "nvml-call-failed", "established", (admin,)
-    yield Finding(
-        "nvml-refuses",
-        Severity.BROKEN,
-        f"NVML cannot be used: {gap.detail}",
-        (Evidence(gap.detail, "gpus.nvml"),),
-        remedy,
-        cause=cause,
-        status=status,
+
+
+def _meaning(refused: str, gap: Gap, machine: Machine) -> Mapping[str, Any]:
+    """The row of faults.toml that says what a refusal means. ``refused``: nvml, or gpu for a single one."""
+    inside = _in_container(machine)
+    return next(
+        row
+        for row in table("gpus/faults")[refused]
+        if re.search(row["said"], str(gap)) and row.get("inside", inside) == inside
     )
 
 
@@ -165,34 +145,13 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
         )
     elif refused:
         first = next(iter(refused.values()))
-        has_timed_out = first.reason == "timed-out"
-        is_lost = has_timed_out or "lost" in first.detail or "requires restart" in first.detail
-        otherwise = "container-gpu-access" if first.reason == "no-permission" else "nvml-call-failed"
+        row = _meaning("gpu", first, machine)
         yield Finding(
             "nvml-refuses-a-gpu",
             Severity.BROKEN,
             f"NVML returns an error for GPU {names} (of {len(gpus)} GPUs): {first.detail}",
             quotes,
-            (
-                Remedy(
-                    "the administrator",
-                    "A GPU does not answer. Drain the host, look for an Xid in the kernel log, and "
-                    "reset the GPU or power-cycle the host.",
-                    KERNEL_LOG,
-                ),
-                Remedy(
-                    "your launcher",
-                    "Workaround until the GPU works: start the job in a container with only the other "
-                    "GPUs. CUDA_VISIBLE_DEVICES does not help, because NCCL queries NVML for every "
-                    "GPU of the host (src/misc/nvmlwrap.cc).",
-                    (f"docker run --gpus '\"device={others(machine)}\"' IMAGE",),
-                ),
-            ),
-            cause="gpu-or-link-fault" if is_lost else otherwise,
-            status="likely" if has_timed_out else "established",
+            remedies(row, [g.nvml_index for g in reached(machine)]),
+            cause=row["cause"],
+            status=row["status"],
         )
-
-
-def others(machine: Machine) -> str:
-    """NVML indices of the GPUs that answered, comma-separated, as in CUDA_VISIBLE_DEVICES."""
-    return ",".join(str(i) for i, g in enumerate(nvml_gpus(machine)) if not isinstance(g, Gap))

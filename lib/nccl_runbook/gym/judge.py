@@ -27,7 +27,7 @@ def outcome(job: Job, document: Mapping[str, Any], pid: str = "") -> Outcome:
     blamed = accused(sentence)
     if blamed and job.rank not in blamed:
         return "wrong"
-    shown = [sentence, *(part for e in lead["evidence"] for part in (e["text"], e["source"]))]
+    shown = [sentence, *(part for e in lead.get("evidence", []) for part in (e["text"], e["source"]))]
     is_named = any(job.rank in ranks_in(text) or f"pid {pid})" in text for text in shown)
     return "right" if is_named else "undecided"
 

@@ -1,10 +1,10 @@
-"""A hung job from what it left: which rank did not come, of what kind the fault is, who only waited,
-and what to collect next."""
+"""A hung job, judged by the files that it left: which rank never reached the collective, the kind of fault,
+which ranks only waited, and what to collect next."""
 
 import dataclasses
 from collections import Counter
 
-from nccl_runbook.causes.causes import fitting, in_logs, remedies_for
+from nccl_runbook.causes.causes import fitting, in_logs, once_ended, remedies_for
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import judge_graph as graphs, judge_odd
@@ -23,24 +23,14 @@ from nccl_runbook.hang.judge_silence import (
 )
 from nccl_runbook.hang.ras.judge_ras import by_ras, ras_unclear
 from nccl_runbook.messages.clues import ECHO
+from nccl_runbook.messages.judge import is_over
 from nccl_runbook.messages.printed.recognise import recognise
 
 # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch
 # 2.11): a later file is a copy
 LATE_S = 600.0
 _DECIDES = {"gpu-stuck": "nccl-runbook run --step 01-gpu-visibility", "unknown": STATE}
-_WORST = (
-    "dead",
-    "stopped",
-    "mismatch",
-    "order",
-    "unmatched",
-    "host-busy",
-    "gpu-stuck",
-    "skipped",
-    "slow",
-    "unknown",
-)
+_WORST = "dead stopped mismatch order unmatched host-busy gpu-stuck skipped slow unknown".split()
 
 
 def judge_hang(hang: Hang) -> HangVerdict:
@@ -76,24 +66,17 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
     lead = min(accused, key=lambda a: (_WORST.index(a.kind), a.rank))
     ranks = tuple(a.rank for a in accused)
     waits = [w for w in graph.all() if w.rank not in ranks]
-    victims = tuple(
-        sorted(
-            {w.rank for w in waits}
-            | ({d.rank for d in hang.dumps} - set(ranks) if lead.kind == "slow" else set())
-        )
-    )
+    slowed = {d.rank for d in hang.dumps} - set(ranks) if lead.kind == "slow" else set()
+    victims = tuple(sorted({w.rank for w in waits} | slowed))
     calls = Counter(graphs.called(hang, w) for w in waits if not w.on or set(w.on) & set(ranks))
     collective = (
         calls.most_common(1)[0][0]
         if calls
         else (f"{lead.op.call} {lead.op.seq} of {graphs.group_name(hang, lead.group)}" if lead.op else "")
     )
-    # the wait whose call the sentence about the lead names last
-    missed = max(
-        (w for w in waits if graphs.called(hang, w) in lead.says),
-        key=lambda w: lead.says.index(graphs.called(hang, w)),
-        default=lead,
-    )
+    # the sentence about the lead may name several calls: the last one decides the group
+    named = [w for w in waits if graphs.called(hang, w) in lead.says]
+    missed = max(named, key=lambda w: lead.says.index(graphs.called(hang, w)), default=lead)
     uneven = judge_odd.uneven(hang, lead.rank)
     # a wrong call is wrong at any time
     is_wrong_call = any(g.differences for g in hang.groups if g.name == lead.group)
@@ -116,7 +99,8 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         *(e for a in accused[:8] for e in a.evidence),
         *(Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven),
     ]
-    # in the records a call left out and one made too early look the same
+    status = "established" if lead.kind in ("mismatch", "stopped", "order") else "likely"
+    # in the records, a call that was left out and a call that was made too early look the same
     return HangVerdict(
         kind="skipped" if uneven and lead.kind == "order" else lead.kind,
         culprits=ranks,
@@ -125,11 +109,7 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
         collective=collective,
         frame=lead.frame,
         cause=_cause(hang, lead),
-        status="possible"
-        if undated or lead.doubtful
-        else "established"
-        if lead.kind in ("mismatch", "stopped", "order")
-        else "likely",
+        status="possible" if undated or lead.doubtful else status,
         evidence=tuple(dict.fromkeys((*witnesses[:1], *undated, *witnesses[1:]))),
         decides=_decides(hang, lead),
         group=missed.group,
@@ -137,17 +117,17 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerd
 
 
 def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Evidence]:
-    """What a reader must know if nothing shows that the job stood still: no time-out, and the files have
-    no time, or that of a copy."""
+    """What a reader must know if nothing shows that the job stood still: there was no timeout, and the files
+    have no time, or the time at which they were copied."""
     stood = any(
         w.op.state == "timed-out"
         or (w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S)
         for w in waits
     )
-    by_dumps = {"skipped", "unmatched", "gpu-stuck", "host-busy"} - {
-        "host-busy" for s in hang.stacks if s.rank == lead.rank
-    }
-    if lead.kind not in by_dumps or stood or not waits or any(r.timeouts for r in hang.logs.ranks):
+    by_dumps = lead.kind in ("skipped", "unmatched", "gpu-stuck") or (
+        lead.kind == "host-busy" and not any(s.rank == lead.rank for s in hang.stacks)
+    )
+    if not by_dumps or stood or not waits or any(r.timeouts for r in hang.logs.ranks):
         return []
     return [
         Evidence(
@@ -236,7 +216,7 @@ def findings(hang: Hang) -> list[Finding]:
             )
         ]
     return [
-        hang_finding(judge_hang(hang), hang.logs.launcher),
+        hang_finding(judge_hang(hang), hang.logs.launcher, ended=is_over(hang.logs)),
         *(
             Finding("dump-not-used", Severity.NOTE, f"{f.name}: {f.problem}", (Evidence(f.problem, f.name),))
             for f in hang.files
@@ -245,21 +225,26 @@ def findings(hang: Hang) -> list[Finding]:
     ]
 
 
-def hang_finding(verdict: HangVerdict, launcher: str = "", still: bool = False, now: bool = False) -> Finding:
+def hang_finding(
+    verdict: HangVerdict, launcher: str = "", still: bool = False, now: bool = False, ended: bool = False
+) -> Finding:
     """The finding that names the rank that did not come. A past snapshot never proves health. A rank that
     only possibly did not come is a warning, since the job may have been moving, unless it was seen
-    ``still``. ``now``: by a look just made, so that its pid is still that of the rank."""
+    ``still``. ``now``: by a look just made, so that its pid is still that of the rank; ``ended``: the job
+    has ended."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(
         verdict.kind,
         Severity.WARN if verdict.status == "possible" and verdict.culprits and not still else Severity.BROKEN,
     )
-    lines = [e.text for e in verdict.evidence]
+    texts = [e.text for e in verdict.evidence]
     remedy = [
         dataclasses.replace(
             r, lines=tuple(verdict.at_fault(_in_its_log(line, verdict.evidence), now) for line in r.lines)
         )
-        for r in (remedies_for(verdict.cause, verdict.status, lines, launcher) if verdict.cause else ())
+        for r in (remedies_for(verdict.cause, verdict.status, texts, launcher) if verdict.cause else ())
     ]
+    if ended:
+        remedy = [*once_ended(remedy)]
     if verdict.cause == "uneven-minibatches":
         remedy.insert(
             0,

@@ -232,7 +232,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
     ended."""
     mute, dumped = unheard(hang.logs), {f.rank for f in hang.files if f.what == "dump"}
     candidates = ({r.rank for r in mute} - dumped) | (
-        {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
+        {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in (w.rank, *w.on)}
     )
     quiet = {
         r.rank: r.last

@@ -73,10 +73,7 @@ class Graph:
         return (wait for waits in self.waits.values() for wait in waits)
 
 
-_Dumps = dict[int, Dump]  # by rank
-
-
-def _elsewhere(dumps: _Dumps, ranks: Iterable[int], name: str) -> frozenset[int]:
+def _elsewhere(dumps: dict[int, Dump], ranks: Iterable[int], name: str) -> frozenset[int]:
     """Those of the ranks whose GPU is in something earlier than this operation."""
     return frozenset(r for r in ranks if r in dumps and dumps[r].order and dumps[r].order[0] != name)
 
@@ -99,7 +96,7 @@ def graph(hang: Hang) -> Graph:
     )
 
 
-def _unended(hang: Hang, dumps: _Dumps) -> dict[int, Wait]:
+def _unended(hang: Hang, dumps: dict[int, Dump]) -> dict[int, Wait]:
     """Ranks whose first open operation peers have completed, though no member completes it alone: their GPU
     ran it, or it could not have ended anywhere, and they do not see its end. Seen in NCCL dumps of torch
     2.8 after an error of the GPU. Where members called different things nothing follows, nor where most
@@ -146,7 +143,7 @@ def is_young(op: Op) -> bool:
     return op.age_s is not None and op.age_s < YOUNG_S
 
 
-def _collectives(group: Group, dumps: _Dumps) -> Iterable[Wait | None]:
+def _collectives(group: Group, dumps: dict[int, Dump]) -> Iterable[Wait | None]:
     """The wait of each member. Thousands wait in the same operation: what they wait for is looked up once."""
     sure = credible(group)
     unknown = frozenset(set(group.ranks) - set(sure))
@@ -184,7 +181,7 @@ def _collectives(group: Group, dumps: _Dumps) -> Iterable[Wait | None]:
         )
 
 
-def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:
+def _point_to_point(channel: Channel, dumps: dict[int, Dump]) -> Iterable[Wait]:
     """The end with more open operations on a channel waits for the other end; with equal numbers, the other
     end's GPU is late."""
     op, name = channel.first, f"{channel.group}:p2p"

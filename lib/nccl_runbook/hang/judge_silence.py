@@ -5,7 +5,7 @@ import functools
 import re
 from collections import Counter
 
-from nccl_runbook.core.facts import counted, rank_names
+from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang import (
     judge_graph as graphs,
@@ -18,6 +18,8 @@ from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.live.ranks.judge_picture import Picture
 from nccl_runbook.messages.clues import AT_WORK
+from nccl_runbook.messages.facts import NOT_COUNTED
+from nccl_runbook.messages.judge import is_over
 
 CAUSE = {
     "skipped": "collective-on-some-ranks-only",
@@ -35,8 +37,6 @@ STACK_LINE = "nccl-runbook look   # on the host of the hung job; shows the stack
 _WAITS_LEAST = (
     "nccl-runbook look   # on the host of the running job; the rank that waits least is the slow rank"
 )
-
-
 MOST_NAMED = 3  # files whose problem the first sentence names
 STATE = (
     'ps -u "$USER" -o pid,stat,args   # on the rank\'s host, while the job hangs. Not listed: ended. '
@@ -79,6 +79,12 @@ def by_look(hang: Hang, verdict: HangVerdict) -> HangVerdict:
     saved = [] if hang.dumps or hang.groups else graphs_judge_stacks.pictures(hang.stacks)
     looked = live.with_command(live.judge_looks(together(hang.looks)), None)
     picture = next(iter([*looked, *saved]), None)
+    if verdict.decides in (STATE, STACK_LINE, _WAITS_LEAST) and is_over(hang.logs):
+        # in place of what only a job that has not ended can show
+        verdict = dataclasses.replace(
+            verdict,
+            decides="nccl-runbook watch --html hang.html   # beside the next run, on each node",
+        )
     if picture is None or verdict.kind != "unknown":
         return verdict
     shown = of_picture(picture)
@@ -136,7 +142,8 @@ def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> HangVe
 def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
     """The answer if operations are open, and no rank can be named."""
     first = [w for w in graph.all() if w.first] or list(graph.all())
-    calls = Counter(graphs.called(hang, w) for w in first)
+    callers = grouped((graphs.called(hang, w), w.rank) for w in first)
+    calls = Counter({call: len(ranks) for call, ranks in callers.items()})
     there, ranks = graphs.places(calls), counted(len(graph.waits), "rank")
     waiting = functools.partial(
         HangVerdict,
@@ -144,16 +151,32 @@ def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
         victims=tuple(sorted(graph.waits)),
         collective=calls.most_common(1)[0][0],
         evidence=tuple(
-            Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4)
+            Evidence(f"{rank_names(sorted(callers[call]))} in {call}", "open operations")
+            for call, _ in calls.most_common(4)
         ),
     )
-    perhaps = sorted({r for w in first for r in w.perhaps})
+    # other names may mean several groups
+    if (
+        len({(w.group, w.op.seq) for w in first}) == 1 < len(calls)
+        and first[0].group in ("default_pg", "0")
+        and not any(w.op.call.upper().startswith(NOT_COUNTED) for w in first)
+    ):
+        return waiting(
+            "mismatch",
+            sentence=f"as call {first[0].op.seq} of {graphs.group_name(hang, first[0].group)}, "
+            + " and ".join(f"{rank_names(sorted(w))} called {call.split()[0]}" for call, w in callers.items())
+            + ". The files do not show which rank is wrong.",
+            cause=CAUSE["mismatch"],
+            status="likely",
+            decides=STACK_LINE,
+        )
+    perhaps = sorted({r for w in first for r in w.perhaps} - graph.waits.keys())
     if perhaps:
         return waiting(
             "unknown",
             sentence=f"{ranks} wait{'s' if len(graph.waits) == 1 else ''} in {there}. These files show "
             f"nothing about {rank_names(perhaps)}, so no rank is named.",
-            decides=f"collect the dump or log of {rank_names(perhaps)}",
+            decides=f"nccl-runbook hang FOLDER   # with the dump or log of {rank_names(perhaps)}, too",
         )
     if any(w.on for w in graph.all() if w.first):
         return waiting(
@@ -167,9 +190,9 @@ def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
         return waiting(
             "unknown",
-            sentence=f"all {ranks} in these files wait in {there}. The files do not show whether the group "
+            sentence=f"every rank in these files waits in {there}. The files do not show whether the group "
             "has more ranks.",
-            decides="collect the dumps, logs or stacks of all ranks",
+            decides="nccl-runbook hang FOLDER   # with the dumps, logs or stacks of all ranks",
         )
     logged, is_gloo = any(r.timeouts for r in hang.logs.ranks), {d.backend for d in hang.dumps} == {"gloo"}
     late = [
@@ -182,7 +205,7 @@ def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
             "unknown",
             sentence=f"all ranks of the group are in {there}. One snapshot cannot show whether the job "
             "still makes progress.",
-            decides="take the dumps again ten seconds later, and name both folders",
+            decides="nccl-runbook hang FIRST SECOND   # SECOND: dumps that were taken ten seconds later",
         )
     return waiting(
         "symmetric",
@@ -203,11 +226,18 @@ def nobody(hang: Hang, graph: graphs.Graph) -> HangVerdict:
 def _why_nothing(hang: Hang) -> str:
     """Why these files say nothing about a rank: what is wrong with the first ones, or that none shows it."""
     unused = [f for f in hang.files if f.problem]
-    silent = ["these files do not show how far the ranks came"] if len(unused) < len(hang.files) else []
-    wrong = [
-        f"{f.name}{':' if not f.problem.startswith('is ') else ''} {f.problem}" for f in unused[:MOST_NAMED]
-    ]
-    return "; ".join([*silent, *wrong])
+    silent = (
+        "these files do not show how far the ranks came. To find errors in them, use `nccl-runbook diagnose`"
+    )
+    return "; ".join(
+        [
+            *([silent] if len(unused) < len(hang.files) else []),
+            *(
+                f"{f.name}{':' if not f.problem.startswith('is ') else ''} {f.problem}"
+                for f in unused[:MOST_NAMED]
+            ),
+        ]
+    )
 
 
 def nothing_open(hang: Hang) -> HangVerdict:
@@ -224,7 +254,7 @@ def nothing_open(hang: Hang) -> HangVerdict:
             (),
             f"there is no unfinished operation in {counted(len(recorded), 'dump')}, and no dump of "
             f"{rank_names(lacking)}.",
-            decides=f"collect the dumps of {rank_names(lacking)}",
+            decides=f"nccl-runbook hang FOLDER   # with the dumps of {rank_names(lacking)}, too",
         )
     if any(f.rank not in recorded for f in damaged):
         return HangVerdict(
@@ -232,7 +262,7 @@ def nothing_open(hang: Hang) -> HangVerdict:
             (),
             (),
             "the usable dumps show no unfinished operation, but other dumps cannot be used.",
-            decides="collect once more the dumps that could not be read (the list of files gives the reason)",
+            decides="nccl-runbook hang FOLDER   # after you copied the unreadable dumps again",
         )
     late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in judge_odd.late(hang).items())
     if late:

@@ -27,7 +27,6 @@ def frame_of(hang: Hang, rank: int) -> str:
 
 # py-spy 0.4 prints the path below the folder that is no package: "selectors.py", "torch/serialization.py"
 _PACKAGES = frozenset(("torch", "numpy", "asyncio", "concurrent", "importlib", "multiprocessing"))
-_POINT_TO_POINT = re.compile(r"send|recv")
 # it waits for its own thread or data loader, which may be in the collective
 _WAITS_FOR_ITS_OWN = re.compile(r"/(?:threading|queue)\.py$|/concurrent/futures/|/torch/utils/data/")
 _AGAIN = (
@@ -156,4 +155,4 @@ def _is_in_collective(samples: list[Stack]) -> bool:
     a collective that it has issued."""
     where = waits_in(samples[0])
     issued = any(DISTRIBUTED.search(f.file) and f.function == where for f in samples[0].frames)
-    return bool(where) and not _POINT_TO_POINT.search(where) and (issued or len(samples) > 1)
+    return bool(where) and not re.search("send|recv", where) and (issued or len(samples) > 1)

@@ -143,13 +143,16 @@ def ranks_table(hang: Hang, culprits: Collection[int] = ()) -> Table:
 
 def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
     opened, last = track.opened, track.opened or track.last
-    words = f"{opened.call} {opened.seq}, {opened.state}" if opened else ""
     return [
         Cell(str(track.rank), "broken" if culprit else ""),
-        f"{group.name} {group.desc}".strip(),
+        " ".join(dict.fromkeys((group.name, group.desc))).strip(),
         str(track.enqueued),
         str(track.completed),
-        Cell(words[:90], "warn" if words else ""),
+        Cell(
+            f"{opened.call.replace(' x ?', ' elements')} as number {opened.seq}, {opened.state}"[:90], "warn"
+        )
+        if opened
+        else "",
         last.frame if last else "",
         "/".join(track.source.split("/")[-2:]),
     ]
@@ -158,19 +161,17 @@ def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
 def files_table(hang: Hang) -> Table:
     """What was read, and what was not used and why."""
     foreign = "was read, but does not look like the log of a GPU job" if hang.logs.foreign else ""
-    rows = []
-    for f in hang.files:
-        odd = f.problem or (foreign if f.what == "log" else "")
-        rows.append(
+    odd = {f: f.problem or (foreign if f.what == "log" else "") for f in hang.files}
+    return Table(
+        "Files",
+        ["file", "kind", "rank", "how it went"],
+        [
             [
                 f.name,
                 f.what,
                 "" if f.rank is None else str(f.rank),
-                Cell(odd or "read", "unknown" if odd else ""),
+                Cell(odd[f] or "read", "unknown" if odd[f] else ""),
             ]
-        )
-    return Table(
-        "Files",
-        ["file", "kind", "rank", "how it went"],
-        sorted(rows, key=lambda row: (row[3].text == "read", row[0])),
+            for f in sorted(hang.files, key=lambda f: (not odd[f], f.name))
+        ],
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, Unusable
 from nccl_runbook.hosts.facts import HostFacts
 from nccl_runbook.hosts.read import flat
 from nccl_runbook.launch.warm_link import EngineError, WarmLink, source_of
@@ -27,39 +27,35 @@ START_S, AT_ONCE = 45.0, 64  # of an agent, which imports no torch; sruns that s
 NODE_S, RANK_FILE_S = 20.0, 60.0
 
 
-class NoAllocation(ValueError):
-    """There are no hosts to ask; the message says what to name."""
-
-
 def hosts_of_job(job: str, env: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Job id and host names; ``job`` may be empty inside an allocation. NoAllocation if there is none."""
+    """Job id and host names; ``job`` may be empty inside an allocation. Unusable if there is none."""
     listed = env.get("SLURM_JOB_NODELIST", "") if job in ("", env.get("SLURM_JOB_ID")) else ""
     job = job or env.get("SLURM_JOB_ID", "")
     if not job:
-        raise NoAllocation(
+        raise Unusable(
             "this shell is in no Slurm job. Name a job (--job ID), hosts (HOST...) or records "
             "(--record FILE...), or use --ray"
         )
     listed = listed or output("squeue", "--noheader", "--jobs", job, "--format=%N").strip()
     hosts = output("scontrol", "show", "hostnames", listed).split() if listed else []
     if not hosts:
-        raise NoAllocation(f"job {job} has no hosts, because the job has not started or has ended")
+        raise Unusable(f"job {job} has no hosts, because the job has not started or has ended")
     return job, hosts
 
 
 def output(*command: str, within_s: float = SLURM_S) -> str:
-    """Standard output of a command that lists hosts. NoAllocation if it does not start, fails or exceeds
+    """Standard output of a command that lists hosts. Unusable if it does not start, fails or exceeds
     ``within_s``."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=within_s, stdin=subprocess.DEVNULL
         )
     except OSError as error:
-        raise NoAllocation(f"{command[0]} does not start on this host: {error.strerror}") from None
+        raise Unusable(f"{command[0]} does not start on this host: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise NoAllocation(f"{command[0]} did not answer within {within_s:.0f} s") from None
+        raise Unusable(f"{command[0]} did not answer within {within_s:.0f} s") from None
     if done.returncode:
-        raise NoAllocation((done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1])
+        raise Unusable((done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1])
     return done.stdout
 
 
@@ -87,7 +83,7 @@ class Agent:
     _numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
-        self.link = WarmLink(list(self.prefix), dict(os.environ), self._take, self.start_s, AGENT)
+        self.link = WarmLink(list(self.prefix), dict(os.environ), self._take, self.start_s, (AGENT,))
         # only when it is up: ssh or Ray may take longer than SILENT_S for that
         self.heard = time.monotonic()
 

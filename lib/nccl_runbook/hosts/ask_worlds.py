@@ -13,7 +13,7 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import RankResult
 from nccl_runbook.hosts.ask import Agent, Agents
 from nccl_runbook.hosts.facts import HostWorld
-from nccl_runbook.launch.warm_link import LOADER, source_of
+from nccl_runbook.launch.warm_link import LOADER, WarmLink, source_of
 
 WARM_S = 60.0  # until torch is imported on every host
 GRACE_S = 10.0  # after the deadline: stacks, SIGTERM, SIGKILL and the report of it
@@ -36,7 +36,7 @@ class Worlds:
 
     def warm(self) -> dict[str, Gap]:
         """Start a warm process on each host at the same time; host -> why it has none."""
-        source = source_of("nccl_runbook/launch/warm.py").decode()
+        source = source_of(*WarmLink.source).decode()
         cold = [a for a in self.agents.here if not a.is_warm]
         for agent in cold:
             agent.link.send(do="warm", start=LOADER, source=source)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Pattern, Tuple
 
-from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.facts import Unusable, grouped
 from nccl_runbook.core.facts_world import Sample
 from nccl_runbook.launch.stop import never
 from nccl_runbook.launch.warm_link import LINE_CHARACTERS
@@ -79,7 +79,7 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
             if os.path.isfile(argv[0]) and not os.access(argv[0], os.X_OK)
             else "there is no such program"
         )
-        raise ValueError(f"cannot start {argv[0][:200]}: {why}")
+        raise Unusable(f"cannot start {argv[0][:200]}: {why}")
     try:
         child = subprocess.Popen(
             [sys.executable, "-S", "-E", str(Path(__file__).with_name("supervised.py")), *argv],
@@ -90,7 +90,7 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
             start_new_session=True,
         )
     except OSError as error:
-        raise ValueError(f"cannot start {argv[0][:200]}: {error.strerror}") from error
+        raise Unusable(f"cannot start {argv[0][:200]}: {error.strerror}") from error
     try:
         yield child
     finally:
@@ -196,9 +196,9 @@ def compiled(figure: str) -> Pattern:
     try:
         pattern = re.compile(figure)
     except re.error as error:
-        raise ValueError(f"--figure {figure!r} is not a regular expression: {error}") from None
+        raise Unusable(f"--figure {figure!r} is not a regular expression: {error}") from None
     if figure and not (pattern.groups == 1 or (pattern.groups and len(pattern.groupindex) == pattern.groups)):
-        raise ValueError(
+        raise Unusable(
             f"--figure {figure!r} needs a group around the number, such as 'sync ([0-9.]+) s', or "
             "several named groups"
         )

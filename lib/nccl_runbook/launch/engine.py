@@ -113,7 +113,10 @@ class Engine(contextlib.AbstractContextManager):
         While a world runs, the ranks of the next ones start, make their CUDA contexts and wait; the exit of
         earlier ranks is not waited for. Beside a world that is ``timed`` nothing is set up or taken down.
         """
-        waiting, held, begun, cancels = list(requests), [], [], self._cancels
+        waiting = list(requests)
+        held: List[Running] = []
+        begun: List[Running] = []
+        cancels = self._cancels
 
         def prepare() -> None:
             if enough() or self._cancels > cancels:
@@ -161,13 +164,13 @@ class Engine(contextlib.AbstractContextManager):
     def judged(self) -> Dict[str, Any]:
         """The software of the ranks and their host, as a record names them."""
         stack = self.software()
-        nccl, names = stack.get("nccl", ""), [gpu["name"] for gpu in stack.get("gpus", [])]
+        nccl = stack.get("nccl", "")
         return {
             "torch": stack["torch"],
             "cuda": stack.get("cuda", ""),
             "nccl": nccl if isinstance(nccl, str) else "",
             "nccl_path": stack["libnccl"],
-            "gpus": names,
+            "gpus": [gpu["name"] for gpu in stack.get("gpus", [])],
             "host": stack["host"],
         }
 
@@ -213,9 +216,12 @@ class Engine(contextlib.AbstractContextManager):
         number, link = next(self._numbers), self._link(request.env)
         name = re.sub(r"[^A-Za-z0-9]+", "-", request.name).strip("-")
         running = self._running[number] = Running(
-            number, request, self.log_dir / f"{number:03d}-{name}" if self.log_dir else None, self.redactor
+            number,
+            request,
+            self.log_dir / f"{number:03d}-{name}" if self.log_dir else None,
+            self.redactor,
+            self._left(request.deadline_s),
         )
-        running.deadline_s = self._left(request.deadline_s)
         if link.stopped:
             running.lose("late", ABOVE_STOPPED)
             return running
@@ -245,11 +251,10 @@ class Engine(contextlib.AbstractContextManager):
         """One rank's own environment. Variables that act at torch's import (a preload) need a fresh
         interpreter; behind a container's prefix it is unknown what is set already."""
         delta = request.of_ranks.get(rank, {})
+        inherited = {**os.environ, **request.env}
         return {
             "env": delta,
-            "fresh": any(
-                len(self.prefix) > 1 or {**os.environ, **request.env}.get(k) != v for k, v in self._key(delta)
-            ),
+            "fresh": any(len(self.prefix) > 1 or inherited.get(k) != v for k, v in self._key(delta)),
         }
 
     def _on_report(self, own: Tuple, report: Dict[str, Any]) -> None:
@@ -258,9 +263,7 @@ class Engine(contextlib.AbstractContextManager):
             for running in list(self._running.values()):
                 if not running.done.is_set() and self._key(running.request.env) == own:
                     running.lose("lost")
-            return
-        running = self._running.get(report.get("world"))
-        if running is not None:  # else it is too late, and no caller waits for it any more
+        elif running := self._running.get(report.get("world")):  # else nobody waits for it any more
             running.take(report)
 
     @staticmethod

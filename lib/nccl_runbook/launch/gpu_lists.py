@@ -4,7 +4,7 @@ import glob
 import re
 from typing import Dict, List, Optional, Tuple, Union
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, Unusable
 
 REHEARSAL_RANKS = 2  # on the CPU, over Gloo
 REHEARSAL_MOST = 64  # a larger number would only burden other users of this machine
@@ -16,7 +16,7 @@ def parse_gpus(text: str, count: int) -> List[int]:
     ranges = gpu_ranges(text) or [(0, count - 1)]
     outside = [max(first, count) for first, last in ranges if last >= count]
     if outside:
-        raise ValueError(
+        raise Unusable(
             f"gpus: there is no GPU {outside[0]}, only {count} GPUs (0-{count - 1})"
             if count
             else f"gpus: there is no GPU {outside[0]}, because this machine shows no NVIDIA GPU. Run "
@@ -33,7 +33,7 @@ def gpu_ranges(text: str) -> List[Tuple[int, int]]:
         match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise ValueError(
+            raise Unusable(
                 f"gpus: {part.strip()!r} "
                 f"{'begins above its end' if match else 'is not a GPU index or is too large'}; "
                 "write all, 0,1 or 0-3"
@@ -46,9 +46,8 @@ def present(prefix: str = "") -> Optional[int]:
     """The number of GPUs of this machine, by the device files of the driver; None if that is unknown: WSL and
     Tegra have no such files. ``prefix``: the judged interpreter; behind docker exec or srun the machine is
     another one."""
-    if len(prefix.split()) > 1 or glob.glob("/dev/dxg") + glob.glob("/dev/nvgpu*"):
-        return None
-    return len(glob.glob("/dev/nvidia[0-9]*"))
+    unknown = len(prefix.split()) > 1 or glob.glob("/dev/dxg") + glob.glob("/dev/nvgpu*")
+    return None if unknown else len(glob.glob("/dev/nvidia[0-9]*"))
 
 
 def check_present(gpus: str, prefix: str = "") -> None:

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Iterable, Iterator, List, Optional, Tuple
 
+from nccl_runbook.core.facts import Unusable
+
 # finds torch without importing it (milliseconds instead of seconds); the folder tells whether
 # distributed is part of it
 _ASK = """
@@ -37,13 +39,16 @@ POLL_S = 0.02
 STOPPED = "it is stopped (state T)"
 
 
-class InterpreterError(ValueError):
-    """No interpreter can be chosen; the message says what to do. ``exit_code``: 3 if none was found, else
-    2."""
+class InterpreterError(Unusable):
+    """No interpreter can be chosen; the message says what to do."""
 
-    def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code: int = 2
+
+
+class NoInterpreter(InterpreterError):
+    """None was found."""
+
+    exit_code: int = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,8 +195,14 @@ def _active() -> List[str]:
 
 
 def _on_path() -> Iterator[str]:
-    folders = filter(None, os.environ.get("PATH", "").split(os.pathsep))
-    return filter(None, (shutil.which(name, path=f) for f in folders for name in ("python3", "python")))
+    return filter(
+        None,
+        (
+            shutil.which(name, path=f)
+            for f in filter(None, os.environ.get("PATH", "").split(os.pathsep))
+            for name in ("python3", "python")
+        ),
+    )
 
 
 def _with_torch(candidates: Iterable[str], within_s: float) -> List[str]:
@@ -199,13 +210,11 @@ def _with_torch(candidates: Iterable[str], within_s: float) -> List[str]:
     is no candidate."""
     by_torch, until = {}, time.monotonic() + within_s
     for path in dict.fromkeys(candidates):
-        try:
+        with contextlib.suppress(InterpreterError):
             answer = ask([path], until - time.monotonic())
-        except InterpreterError:
-            continue
-        ours = _runbooks_own() and Path(answer["prefix"]).resolve() == Path(sys.prefix).resolve()
-        if answer["distributed"] and not ours:
-            by_torch.setdefault(os.path.realpath(answer["torch"]), path)
+            ours = _runbooks_own() and Path(answer["prefix"]).resolve() == Path(sys.prefix).resolve()
+            if answer["distributed"] and not ours:
+                by_torch.setdefault(os.path.realpath(answer["torch"]), path)
     return list(by_torch.values())
 
 
@@ -248,9 +257,7 @@ def choose(python: str = "", within_s: float = ASK_S) -> Choice:
         return Choice([on_path[0]], False, "the only interpreter on PATH that has torch")
     if _runbooks_own() and ask([sys.executable], within_s)["distributed"]:
         return Choice([sys.executable], True, "the runbook's own torch, because no other torch was found")
-    raise InterpreterError(
-        "no Python with torch was found. Name the interpreter of your job with --python", exit_code=3
-    )
+    raise NoInterpreter("no Python with torch was found. Name the interpreter of your job with --python")
 
 
 def main() -> int:

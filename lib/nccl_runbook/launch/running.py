@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import threading
@@ -64,12 +65,13 @@ class Tally:
 @dataclasses.dataclass(eq=False)
 class Running:
     """One world between its request and its last report. A rank has the outcome "late" until its end is
-    reported."""
+    reported. ``deadline_s``: that of the request, or what was left of the budget."""
 
     number: int
     request: WorldRequest
     folder: Optional[Path]
     redactor: Redactor
+    deadline_s: float = math.inf
     marks: Dict[str, set] = dataclasses.field(default_factory=lambda: {"ready": set(), "finished": set()})
     tally: Tally = dataclasses.field(default_factory=Tally)
     started: str = ""
@@ -80,7 +82,6 @@ class Running:
     done: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.deadline_s = self.request.deadline_s
         self.ranks = [RankResult(rank, "late") for rank in range(self.request.world_size)]
         self.rests = [""] * self.request.world_size  # the last line of each rank, while it is incomplete
         self.leave("")

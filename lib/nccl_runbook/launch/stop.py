@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from typing import IO, Any, Iterable, Iterator, List, Optional
+from typing import Any, Iterable, Iterator, List, Optional
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -71,25 +71,15 @@ def own_folder(prefix: str, parent: Optional[str] = None, note: str = "") -> Ite
     """A private folder for this block, removed at its end. ``note``: the text that ``sweep`` returns if it
     has to remove the folder."""
     folder = tempfile.mkdtemp(prefix=prefix, dir=parent)
-    try:
-        with _marked(folder, note):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _marked(folder: str, note: str) -> contextlib.AbstractContextManager:
-    """The mark, renamed into place once it is locked; none if the disk is full or the file system has no
-    locks."""
-    name = os.path.join(folder, MARK)
-    with contextlib.suppress(OSError):
-        file: IO[str] = open(f"{name}.new", "w", encoding="utf-8", errors="surrogateescape")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(note)
-        file.flush()
-        os.rename(f"{name}.new", name)
-        return file
-    return contextlib.nullcontext()
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(shutil.rmtree, folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # no mark if the disk is full, or the file system has no locks
+            # without a buffer, which a full disk would refuse again when the file is closed
+            mark = at_end.enter_context(open(os.path.join(folder, f"{MARK}.new"), "wb", buffering=0))
+            fcntl.flock(mark, fcntl.LOCK_EX)
+            mark.write(note.encode("utf-8", "surrogateescape"))
+            os.rename(mark.name, os.path.join(folder, MARK))
+        yield folder
 
 
 def sweep(parents: Iterable[str], prefixes: Iterable[str] = PREFIXES) -> List[str]:
@@ -104,7 +94,7 @@ def sweep(parents: Iterable[str], prefixes: Iterable[str] = PREFIXES) -> List[st
     ]
 
 
-def _swept(mark: str) -> List[str]:
+def _swept(mark: str) -> Iterator[str]:
     folder = os.path.dirname(mark)
     with contextlib.suppress(OSError):  # BlockingIOError: its owner lives
         if os.lstat(folder).st_uid == os.geteuid():
@@ -112,5 +102,4 @@ def _swept(mark: str) -> List[str]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 note = file.read()
                 shutil.rmtree(folder, ignore_errors=True)
-                return [note]
-    return []
+                yield note

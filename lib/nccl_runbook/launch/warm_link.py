@@ -10,8 +10,9 @@ import shlex
 import subprocess
 import threading
 from pathlib import Path
-from typing import IO, Any, Callable, Deque, Dict, List, Mapping, Optional
+from typing import IO, Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
 
+from nccl_runbook.core.facts import PlainError
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.interpreters import STOPPED, is_stopped, killed_by
 
@@ -25,7 +26,7 @@ LINE_CHARACTERS = 4000
 AFTER_END_S = 1.0  # a process that the prefix left behind may hold its output open
 
 
-class EngineError(RuntimeError):
+class EngineError(PlainError, RuntimeError):
     """The warm process did not start; the message says why."""
 
 
@@ -33,10 +34,10 @@ class NoTorch(EngineError):
     """The interpreter started, and reported that it cannot import torch or run ranks."""
 
 
-def source_of(path: str) -> bytes:
-    """Bytes of a source file of ours by its path below lib/, also from inside a zip; OSError if there is
-    none."""
-    return __loader__.get_data(str(Path(__file__).parents[2] / path))
+def source_of(*paths: str) -> bytes:
+    """Bytes of source files of ours by their paths below lib/, one file below the other, also from inside a
+    zip; OSError if one does not exist."""
+    return b"\n\n".join(__loader__.get_data(str(Path(__file__).parents[2] / path)) for path in paths)
 
 
 @dataclasses.dataclass(eq=False)
@@ -45,14 +46,14 @@ class WarmLink:
 
     A thread starts the process and lives as long as it does, because PR_SET_PDEATHSIG fires when the
     *thread* that started a process ends. EngineError if the process is not ready within ``start_s``
-    seconds.
+    seconds. ``source``: the files that it runs, sent as one text.
     """
 
     prefix: List[str]
     env: Mapping[str, str]
     on_report: Callable[[Dict[str, Any]], None]
     start_s: float = START_S
-    source: str = "nccl_runbook/launch/warm.py"
+    source: Tuple[str, ...] = ("nccl_runbook/launch/warm_world.py", "nccl_runbook/launch/warm.py")
     process: Optional[subprocess.Popen] = None
     hello: Dict[str, Any] = dataclasses.field(default_factory=dict)
     errors: Deque[str] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=50))
@@ -105,7 +106,7 @@ class WarmLink:
             ]
             for reader in readers:
                 reader.start()
-            source = source_of(self.source)
+            source = source_of(*self.source)
             self._write(b"%d\n" % len(source) + source)
             self.process.wait()
             for reader in readers:

@@ -10,7 +10,7 @@ import select
 import stat
 import time
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.logs.encoding import as_utf8
@@ -33,7 +33,7 @@ class Limit:
     """How much is read for one answer. All passes share the time, all files of a pass share ``read`` (bytes
     by kind). ``now``: name of what is being read."""
 
-    now = ""
+    now: ClassVar[str] = ""
 
     within_s: float = READ_S
     patient_until: float = dataclasses.field(default_factory=lambda: time.process_time() + UNPACKED_S)

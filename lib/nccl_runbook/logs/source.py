@@ -87,7 +87,7 @@ class Source:
     size: int
     file: Any
     problem: str = ""
-    limit: Limit | None = None
+    limit: Limit = dataclasses.field(default_factory=Limit)
     left_out: str = ""
     lines: int = 0
     _of_key: int = 0
@@ -95,7 +95,6 @@ class Source:
     kind: str = ""  # what it is, if it is no log
 
     def __post_init__(self) -> None:
-        self._limit = self.limit or Limit()
         self.plain = type(self.file) is io.BufferedReader  # a file as it lies on disk, under its own name
 
     def peek(self, size: int) -> bytes:
@@ -162,7 +161,7 @@ class Source:
                 rows = list(map(self._without_key, rows))
             yield rows
             self.lines += len(rows)
-            if time.monotonic() > self._limit.until:
+            if time.monotonic() > self.limit.until:
                 self.left_out = f"reading stopped after {self.lines} lines, at the time limit"
                 break
         if rest:
@@ -219,8 +218,7 @@ def _both_ends(chunks: Iterable[bytes], begin: int, end: int) -> Iterator[tuple[
             last.append(chunk)
         if len(last) * CHUNK_BYTES > end:
             yield last.popleft(), number % SAMPLED == 0
-    for chunk in last:
-        yield chunk, True
+    yield from ((chunk, True) for chunk in last)
 
 
 def why(error: BaseException) -> str:

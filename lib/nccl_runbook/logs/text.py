@@ -6,7 +6,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from nccl_runbook.core.redact import COLOURS
+from nccl_runbook.core.secret_values import FORMS
 from nccl_runbook.logs.facts import ClockOffset, LogLine
 
 LINE_CHARACTERS = 2000  # longer ones are cut into pieces that overlap by half
@@ -72,7 +72,7 @@ def attempt_of_name(name: str) -> tuple[str, int]:
 def pieces(raw: bytes) -> list[str]:
     """The texts in one raw line: without colours, split at carriage returns, cut if very long."""
     text = raw.decode("utf-8", "replace").strip("\x00").replace("\x00", " ")
-    text = COLOURS.sub("", text) if "\x1b" in text else text
+    text = FORMS["colours"].sub("", text) if "\x1b" in text else text
     if "\r" not in text and len(text) <= LINE_CHARACTERS:
         return _GLUED.split(text) if ".cpp:" in text else [text]
     step = LINE_CHARACTERS // 2
@@ -96,7 +96,7 @@ def who_says(text: str) -> Said:
         if what in ("pid", "ip", "pod"):
             pid, host = match["pid"] or pid, match["ip"] or match["pod"] or host
         elif what == "stamp":
-            time = _stamp(match[what])
+            time = _time(match[what])
         elif what and (rank is None or what != "srun"):
             rank = int(match[what])
     rest = text[at:]
@@ -118,15 +118,8 @@ def who_says(text: str) -> Said:
 
 
 def _time(text: str) -> float | None:
-    return (
-        _seconds(*glog.groups()) if ":" in text and (glog := _GLOG.search(text[:120])) else _stamp(text[:80])
-    )
-
-
-def _stamp(text: str) -> float | None:
-    return (
-        _seconds(*match.groups()) if ":" in text and "-" in text and (match := _STAMP.search(text)) else None
-    )
+    match = (_GLOG.search(text[:120]) or _STAMP.search(text[:80])) if ":" in text else None
+    return _seconds(*match.groups()) if match else None
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, part: str | None) -> float:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from html import escape
 from typing import Any, Callable, Dict, List, Sequence
 
-from nccl_runbook.core.facts import counted, to_json, utc_now
+from nccl_runbook.core.facts import Unusable, counted, to_json, utc_now
 from nccl_runbook.hang.live import ask_proc
 from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live
@@ -45,7 +45,7 @@ def look(
     """The facts of one look; ``say`` and ``keep`` receive the first evidence at once. ValueError if no named
     process is a rank any more, and one is not readable or has ended."""
     if not 0 <= gap_s <= 3600:
-        raise ValueError(f"gap: {gap_s:g} is out of range. The gap must be between 0 and 3600 seconds")
+        raise Unusable(f"gap: {gap_s:g} is out of range. The gap must be between 0 and 3600 seconds")
     looking = Look(pids)
     # process 1 may itself be a rank, in a container without a launcher
     if (
@@ -53,7 +53,7 @@ def look(
         and 1 not in [r.pid for r in looking.ranks]
         and (below := [r.launcher for r in looking.ranks if r.launcher != 1])
     ):
-        raise ValueError(
+        raise Unusable(
             "process 1 is the ancestor of every job here. Name the pid of one rank or launcher, such as "
             f"{below[0]}"
         )
@@ -62,7 +62,7 @@ def look(
     if not first.ranks and (
         hidden := [p for p in checked_pids(pids) if not os.access(f"/proc/{p}/environ", os.R_OK)]
     ):
-        raise ValueError(
+        raise Unusable(
             f"process {hidden[0]} is not readable, because it belongs to another user or has just "
             "ended. Run this command as that user, or as root"
         )
@@ -108,12 +108,12 @@ def unjudged(step: str, reason: str, started: str, wall_s: float, **parts: Any) 
 def checked_pids(pids: Sequence[int]) -> List[int]:
     """The pids; ValueError for one that does not run, and on a system without /proc."""
     if not os.path.isdir("/proc/self"):
-        raise ValueError(
+        raise Unusable(
             "`look` reads /proc, which only Linux has. Run `look` on the node, and judge its record on "
             "this machine with --record"
         )
     if gone := [p for p in pids if not ask_proc.runs(p)]:
-        raise ValueError(
+        raise Unusable(
             f"no process {gone[0]} runs on this host. If the job has ended, its log or dumps show why"
         )
     return list(pids)

@@ -13,7 +13,6 @@ from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
 
 APART_S = 0.5  # what is shorter is between two tensors of one sync
 INTERVAL_S = 0.1
-OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
 ENGINES = (
     "for vLLM, name EngineCore or its workers; for SGLang, name its schedulers, because server "
     "processes sync no weights"
@@ -72,8 +71,11 @@ def _add(
     """One more sample of a process. Half a stack, as py-spy sees now and then beside a running
     process, is no end of a sync."""
     phase = joint([phase_of([f"{f.function} {f.file}" for f in stack.frames]) for stack in stacks], IN_ONE)
+    # CPython's outermost frames
     whole = not stacks or (
-        stacks[0].frames[-1:] and stacks[0].frames[-1].function.rpartition(".")[2] in OUTERMOST
+        stacks[0].frames[-1:]
+        and stacks[0].frames[-1].function.rpartition(".")[2]
+        in ("<module>", "_run_module_as_main", "_bootstrap")
     )
     if phase or whole or not samples or at_s - samples[-1][0] > APART_S:
         samples.append((at_s, phase))

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, Unusable
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.live import judge as judge_live
 from nccl_runbook.hang.live.facts import Live
@@ -142,7 +142,7 @@ def look(options: argparse.Namespace, output: Output) -> None:
     """Run every step under this interpreter. ValueError for GPUs that do not exist, OSError if the file
     cannot be written; EngineError if no ranks can run."""
     if not 0 <= options.budget <= 86400:
-        raise ValueError(
+        raise Unusable(
             f"budget: {options.budget:g} is out of range. The budget must be between 0 and 86400 seconds"
         )
     check_present(options.gpus)

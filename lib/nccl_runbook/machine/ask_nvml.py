@@ -68,9 +68,8 @@ def ask(what: str, within_s: float, make: Callable[[Dict[str, Any], List[Dict[st
     system = next((line for line in lines if line["part"] == "system"), None)
     if system is None:
         return missing
-    if "refused" in system:
-        return Gap(**system["refused"])
-    return make(system, [line for line in lines if line["part"] not in ("system", "end")], missing)
+    of_gpus = [line for line in lines if line["part"] not in ("system", "end")]
+    return Gap(**system["refused"]) if "refused" in system else make(system, of_gpus, missing)
 
 
 def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, kind: Any) -> List[Any]:

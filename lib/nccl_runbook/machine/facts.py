@@ -112,10 +112,6 @@ class Owner:
     is_same_user: bool
 
 
-COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
-VIRTUALISATION = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
-
-
 def asked(call: str, names: Tuple[str, ...] = ()) -> Dict[str, Any]:
     """Metadata of a field that nvmlDeviceGet``call`` gives; ``names``: of its numbers."""
     return {"call": f"nvmlDeviceGet{call}", "names": names}
@@ -133,9 +129,13 @@ class NvmlGpu:
     uuid: Union[str, Gap] = dataclasses.field(metadata=asked("UUID"))
     pci_bus_id: Union[str, Gap]
     memory: Union[Memory, Gap]
-    compute_mode: Union[str, Gap] = dataclasses.field(metadata=asked("ComputeMode", COMPUTE_MODES))
+    compute_mode: Union[str, Gap] = dataclasses.field(
+        metadata=asked("ComputeMode", ("default", "exclusive-thread", "prohibited", "exclusive-process"))
+    )
     mig: Union[Mig, Gap]
-    virtualisation: Union[str, Gap] = dataclasses.field(metadata=asked("VirtualizationMode", VIRTUALISATION))
+    virtualisation: Union[str, Gap] = dataclasses.field(
+        metadata=asked("VirtualizationMode", ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga"))
+    )
     ecc: Union[Ecc, Gap]
     remapped_rows: Union[RemappedRows, Gap]
     retired_pages: Union[int, None, Gap]

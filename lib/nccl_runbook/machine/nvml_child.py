@@ -197,8 +197,7 @@ def live(handles):
 
 def leave_with_parent():
     """Exit with 1 when standard input closes (runs in a thread)."""
-    while os.read(0, 4096):
-        pass
+    sys.stdin.buffer.read()
     os._exit(1)
 
 

@@ -16,19 +16,19 @@ from nccl_runbook.messages import cache, matcher
 from nccl_runbook.messages.matcher import compiled as compiled
 
 PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "frameworks", "job", "reporter")
-# the last words of a rank that may be at work still
-AT_WORK = re.compile(
+AT_WORK = re.compile(  # the last words of a rank that may be at work still
     r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|"
     r"extract|captur|quanti[sz])(?:es?|ing)\b|about to be \w+ed|"
     r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|"
-    r"\b(?:up|down)loads?\b[^\n]{0,40}\d ?/ ?\d|\d ?/ ?\d+ (?:files|parts|shards|chunks)\b"
+    r"\b(?:up|down)loads?\b[^\n]{0,40}\d ?/ ?\d|\d ?/ ?\d+ (?:files|parts|shards|chunks)\b|"
+    r"^(?![^\n]*(?:step|epoch|iter|batch|loss|throughput))[^\n]*\d ?[KMGT]i?B\W{1,4}[\d.]+ ?[KMGT]i?B/s"
 )
 # an exception that only echoes another rank's, and what torch (2.0 to 2.13) adds to result codes of NCCL
 ECHO = re.compile(
     r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|"
     r"refused)|Broken pipe|"
     r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|"
-    r"Socket Timeout|store->get|"
+    r"Socket Timeout|store->get|SignalException|"
     r"Process(?:Exited|Raised)Exception|nccl[A-Z][A-Za-z]{1,30}Error: |RayTaskError|GuardError|EOFError|"
     r"Aborted|RendezvousC|TimeoutError|[Ss]ee (?:stack trace (?:\(above\) )?for )?(?:the )?root cause"
 )
@@ -38,19 +38,10 @@ LAST_WORDS = re.compile(
 )
 LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
 SLOW = frozenset(
-    [
-        "net-socket-fallback",
-        "gdr-disabled",
-        "pcie-topology-limit",
-        "straggler",
-        "gloo-carries-traffic",
-        "per-parameter-sync",
-        "sync-contends-with-inference",
-        "communicator-recreated",
-    ]
+    ["net-socket-fallback", "gdr-disabled", "pcie-topology-limit", "straggler", "gloo-carries-traffic"]
+    + ["per-parameter-sync", "sync-contends-with-inference", "communicator-recreated"]
 )
-# what ends a job from outside, and also the jobs that have failed already
-ENDED = frozenset(
+ENDED = frozenset(  # what ends a job from outside, and also the jobs that have failed already
     ["scheduler-time-limit", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted", "node-failed"]
 )
 # what the rules read beside clues: of lines that a job printed
@@ -77,7 +68,7 @@ PRINTED = {
         r"Exit Code:) [1-9]|Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|"
         r"group)\.cc:\d+ -> [1-9]|failed \(exitcode: -?[1-9]|Signal \d+ \(SIG\w+\) received by PID"
     ),
-    "nccl-returned": r"NCCL INFO [\w/.-]{1,60}:\d{1,5} -> [1-6]\s*$",  # 7: in progress
+    "nccl-returned": r"NCCL INFO [\w/.-]{1,60}\.(?:cc|cu|h):\d{1,5} -> [1-6]\s*$",  # 7: in progress
     "faulthandler-stack": r"Fatal Python error: (?:Segmentation|Bus|Illegal|Floating|Aborted)",
     # collect_env and Ray name other vendors everywhere: a value counts, or a line of the library itself
     "platform-rocm": (
@@ -94,10 +85,12 @@ PRINTED = {
     "nccl-tests-rank-0": r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})",  # each job has one such rank
     "nccl-tests-row": r"^\s+\d+ +\d+ +\w+ +(?:sum|none) +-?\d+ +[\d.]+ ",
     "nccl-tests-end": r"#\s+(?:Avg bus bandwidth|Out of bounds values)",
-    "nccl-channels": r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, "
-    r"\d+ p2p channels)\b",  # NCCL >= 2.18
-    "torchrun-failed-rank": r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)",  # its list, as torch 2.13 prints it
-    "torchrun-ended-rank": r"^\s*exitcode\s+: -15 \(pid: \d+\)",  # the line below
+    # NCCL >= 2.18
+    "nccl-channels": r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, \d+ p2p channels)\b",
+    "torchrun-failed-rank": r"^\s*rank\s+: (\d{1,5}) \(local_rank: (\d{1,4})\)",
+    "torchrun-failed-pid": r"^\s*exitcode\s+: (-?\d+) \(pid: (\d+)\)",
+    "torchrun-ends": r"Sending process (\d+) closing signal",
+    "torchrun-traceback": r"^\s*return launch_agent\(",  # torch 1.9 to 2.13, as the three above
     "ranks-share-gpu": r"Duplicate GPU detected ?: rank (\d+) and rank (\d+) both on",
     # the device that a rank prints as its own: torch, transformers' Trainer, nccl-tests
     "device-of-rank": (
@@ -108,6 +101,7 @@ PRINTED = {
     "visible-devices": r"CUDA_VISIBLE_DEVICES\W{1,4}(\d{1,2}(?:, ?\d{1,2}){0,15})(?![\w-])",
     "nvidia-smi-process": r"(?:^|\|)\s*(\d{1,2})\s+(?:N/A\s+N/A\s+)?(\d{2,8})\s+C\s[^\n]*MiB",  # GPU and pid
 }
+_NEEDS = {"needs": matcher.alternatives, "numbered": matcher.numbered}
 # a question whether something will go wrong, or a quoted message, is no complaint
 _WONDERS = re.compile(
     r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:(?:will|could|may) (?!any|some|there|this be why|"
@@ -125,8 +119,8 @@ class Clue:
     """One row of the catalogue: a line that points to a cause. ``message``: id of the line in the facts;
     ``also``: ids that must be present as well; ``without``: ids that must be absent; ``status``: the most
     that this clue alone allows, "established" only if the line is the fault itself; ``words``: a reporter
-    writes it, no program prints it; ``advice``: replaces the cause's; ``above``: id of
-    what must stand in one of the two lines above, or empty."""
+    writes it, no program prints it; ``advice``: replaces the cause's; ``above`` and ``not_above``: id of what
+    must, or must not, stand in one of the two lines above."""
 
     id: str
     cause: str
@@ -138,6 +132,7 @@ class Clue:
     words: bool = False
     advice: Advice | None = None
     above: str = ""
+    not_above: str = ""
 
     @property
     def stays(self) -> bool:
@@ -154,7 +149,7 @@ class Clue:
 def clues() -> tuple[Clue, ...]:
     """Every clue; among equally certain ones the first leads."""
     return tuple(
-        Clue(*row[:5], *map(tuple, row[5:7]), row[7], Advice(**row[8]) if row[8] else None, row[9])
+        Clue(*row[:5], *map(tuple, row[5:7]), row[7], Advice(**row[8]) if row[8] else None, *row[9:])
         for row in catalogue()["clues"]
     )
 
@@ -164,12 +159,11 @@ def catalogue() -> dict[str, Any]:
     """id -> expression, by use. "printed": for every line of a job (NAME=VALUE: a setting that a remedy
     advises); "spoken": for a reporter's words and short logs; "beside": what must or must not accompany a
     clue; "fits": id of a symptom -> causes, the most usual first; "meanings": id of a symptom -> what NCCL
-    prints with it; "commands": id of a symptom -> (command that looks into it, what that shows). Cached for
-    the user: it takes 0.1 s to compute, and each command is a new process."""
+    prints with it; "commands": id of a symptom -> (command that looks into it, what that shows); "states":
+    ids of messages of which a rank's last one counts. Cached for the user, as it takes 0.1 s to compute."""
     tables = [
         *sorted((PACKAGE / "messages/catalogue").glob("*.toml")),
-        PACKAGE / "causes/causes.toml",
-        PACKAGE / "triage/experiments.toml",
+        *(PACKAGE / name for name in ("causes/causes.toml", "triage/experiments.toml")),
     ]
     name = hashlib.sha256(
         b"\0".join(file.read_bytes() for file in [*tables, Path(__file__), Path(matcher.__file__)])
@@ -193,21 +187,22 @@ def catalogue() -> dict[str, Any]:
         r"(?:\W{{1,4}}| set (?:by environment )?to ){2}\b(?!\) if you)".format(*pair.partition("="))
         for pair in sorted(advised)
     }
-    above = {f"{row['id']}/above": row["above"] for row in _rows() if "above" in row}
+    above = {
+        f"{row['id']}/{key}": row[key] for row in _rows() for key in ("above", "not_above") if key in row
+    }
     asked = {
         "printed": {**_lines(words=False), **PRINTED, **done, **above},
         "spoken": patterns,
         "beside": around,
     }
-    needs = {e: matcher.alternatives(e) for expressions in asked.values() for e in expressions.values()}
+    every = {e for expressions in asked.values() for e in expressions.values()}
     meanings = {row["id"]: row["says"] for row in symptoms if "says" in row}
     rows = {
         **asked,
         "fits": {row["id"]: row["causes"] for row in symptoms},
         "meanings": meanings,
-        "commands": {
-            row["id"]: (row["next"]["line"], row["next"]["why"]) for row in symptoms if "next" in row
-        },
+        "commands": {r["id"]: (r["next"]["line"], r["next"]["why"]) for r in symptoms if "next" in r},
+        "states": [row["id"] for row in _rows() if row.get("state")],
         "clues": [
             (
                 r["id"],
@@ -218,13 +213,13 @@ def catalogue() -> dict[str, Any]:
                 *(list(_beside(r, key)) for key in ("also", "not")),
                 r.get("words", False),
                 advice(r) | {"says": r.get("says", "")} if {"says", "remedy", "decides"} & r.keys() else None,
-                f"{r['id']}/above" if "above" in r else "",
+                *(f"{r['id']}/{key}" if key in r else "" for key in ("above", "not_above")),
             )
             for r in _rows()
         ],
-        "needs": {
-            e: [[sorted(map(bytes.decode, of)) for of in branch] for branch in branches]
-            for e, branches in needs.items()
+        **{
+            use: {e: [[sorted(map(bytes.decode, of)) for of in branch] for branch in read(e)] for e in every}
+            for use, read in _NEEDS.items()
         },
     }
     cache.write(name, json.dumps(rows))
@@ -232,11 +227,18 @@ def catalogue() -> dict[str, Any]:
 
 
 @functools.cache
-def needs(expression: str) -> list[matcher.Needs]:
-    """For each alternative of an expression, what a line must contain."""
-    known = catalogue()["needs"].get(expression)
+def expressions() -> dict[str, str]:
+    """Id -> expression, whatever it is asked of."""
+    return {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
+
+
+@functools.cache
+def needs(expression: str, use: str = "needs") -> list[matcher.Needs]:
+    """For each alternative of an expression, what a line must contain. ``use``: "numbered" for the
+    alternatives that the digits of a line decide, and a line without its digits."""
+    known = catalogue()[use].get(expression)
     if known is None:
-        return matcher.alternatives(expression)
+        return _NEEDS[use](expression)
     return [tuple(frozenset(map(str.encode, of)) for of in branch) for branch in known]
 
 
@@ -273,8 +275,7 @@ def _lines(words: bool) -> dict[str, str]:
 @functools.cache
 def version() -> str:
     """Checksum of the catalogue; it changes with any id or expression."""
-    rows = [row for use in ("printed", "spoken", "beside") for row in catalogue()[use].items()]
-    return f"{zlib.crc32(repr(rows).encode()):08x}"
+    return f"{zlib.crc32(repr([*expressions().items()]).encode()):08x}"
 
 
 def _spelt(expression: str | tuple[str, ...]) -> str:

@@ -6,6 +6,8 @@ from nccl_runbook.logs.facts import ClockOffset, FileRead, LogLine
 
 # id in ``seen`` of the frames of a program's own code in which exceptions were raised
 OWN_FRAME = "own-frame"
+# of a watchdog line: with a number of its own (ProcessGroupNCCL.cpp, torch 2.11: seqP2P_), or without a name
+NOT_COUNTED = ("SEND", "RECV", "COALESCED", "UNKNOWN", "ELIDED")
 CONTEXT = "--context"  # stands for a file in the lines that the reporter wrote
 
 

@@ -6,9 +6,9 @@ import dataclasses
 from nccl_runbook.causes.causes import Advice
 from nccl_runbook.logs.facts import ClockOffset, LogLine
 from nccl_runbook.logs.text import clock
-from nccl_runbook.messages.clues import ECHO, SLOW, Clue, catalogue, compiled, says, version
+from nccl_runbook.messages.clues import ECHO, SLOW, Clue, compiled, expressions, says, version
 from nccl_runbook.messages.facts import Logs, Seen
-from nccl_runbook.messages.lines import plain
+from nccl_runbook.messages.lines import OWN, plain
 
 
 def current(logs: Logs) -> Logs:
@@ -20,10 +20,9 @@ def current(logs: Logs) -> Logs:
         *((line, occurrence) for occurrence in logs.seen.values() for line in occurrence.lines),
         *((t.first, Seen([t.first], t.times)) for t in logs.unknown),
     ]
-    asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
     matched = {
         name: [(line, occurrence) for line, occurrence in quoted if compiled(e).search(plain(line.text))]
-        for name, e in asked.items()
+        for name, e in expressions().items()
     }
     return dataclasses.replace(
         logs,
@@ -50,22 +49,27 @@ def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
         if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)
     ]
     others = [
-        r
+        line
         for r in logs.ranks
         if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))
+        for line in [r.timeouts[0].at if r.timeouts else r.first_error]
+        if line is None or any(is_same_attempt(line, one.first_error, logs) for one in first)
     ]
     if not first or not others:
         return [], []
     lead = min(first, key=lambda r: (r.first_error.time is None, when(r.first_error, logs) or 0.0, r.rank))
     rivals = [r for r in first if r is not lead and not surely_after(r.first_error, lead.first_error, logs)]
-    return [r.first_error for r in (lead, *rivals)], [
-        line for line in [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]] if line
-    ]
+    return [r.first_error for r in (lead, *rivals)], [line for line in others[:2] if line]
 
 
 def is_earlier(line: LogLine, logs: Logs) -> bool:
     """Whether the launcher started the ranks again below this line."""
     return any(line.file == again.file and line.line <= again.line for again in logs.again)
+
+
+def is_same_attempt(line: LogLine, other: LogLine, logs: Logs) -> bool:
+    """Whether no restart of the ranks separates these lines; unknown for different files, so true."""
+    return line.file != other.file or is_earlier(line, logs) == is_earlier(other, logs)
 
 
 def when(line: LogLine, logs: Logs) -> float | None:
@@ -94,7 +98,8 @@ def _offset(line: LogLine, logs: Logs) -> ClockOffset | None:
 @dataclasses.dataclass(frozen=True)
 class Indication:
     """Evidence for a cause. ``place``: among equally certain ones the smallest leads; ``advice``: replaces
-    the cause's; ``message``: id of the line, if it is one of the catalogue."""
+    the cause's; ``message``: id of the line, if it is one of the catalogue; ``left_behind``: printed in an
+    earlier attempt, and another error ended the last one."""
 
     cause: str
     status: str
@@ -103,19 +108,19 @@ class Indication:
     place: float = 0
     advice: Advice | None = None
     message: str = ""
+    left_behind: bool = False
 
 
 def points_to(clue: Clue, logs: Logs) -> Indication:
     """What a clue that fires points to, with its advice filled from the message's fields."""
-    asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
-    fullest = {  # of the lines of a message, those that name the most values first
-        i: sorted(logs.seen[i].lines, key=lambda line: -len(_fields(asked[i], line)))
+    fullest = {  # of the lines of a message, those of the last attempt that name the most values first
+        i: sorted(logs.seen[i].lines, key=lambda line: (is_earlier(line, logs), -len(_fields(i, line))))
         for i in (*clue.also, clue.message)
     }
     if clue.above:
-        line, head = _under(clue, logs)[0]
+        line, head = _under(clue, clue.above, logs)[0]
         fullest |= {clue.message: [line], clue.above: [head]}
-    fields = {n: text for i, lines in fullest.items() for n, text in _fields(asked[i], lines[0]).items()}
+    fields = {n: text for i, lines in fullest.items() for n, text in _fields(i, lines[0]).items()}
     return Indication(
         clue.cause,
         clue.status,
@@ -129,10 +134,10 @@ def points_to(clue: Clue, logs: Logs) -> Indication:
     )
 
 
-def _fields(expression: str, line: LogLine) -> dict[str, str]:
-    """Values that the line names, by the expression's groups, without the full stop or comma of the sentence
-    that they end; empty if the expression does not match by itself."""
-    match = compiled(expression).search(plain(line.text))
+def _fields(message: str, line: LogLine) -> dict[str, str]:
+    """Values that the line names, by the groups of the message's expression, without the full stop or comma
+    of the sentence that they end; empty if the expression does not match by itself."""
+    match = compiled(expressions()[message]).search(plain(line.text))
     return (
         {
             name: value.rstrip(".,;")
@@ -154,15 +159,26 @@ def fires(clue: Clue, logs: Logs) -> bool:
     ):
         return False
     return (
-        all(i in logs.seen for i in clue.also)
-        and not any(i in logs.seen for i in clue.without)
-        and (not clue.above or bool(_under(clue, logs)))
+        all(i in logs.seen and _beside(logs.seen[i], matches, logs) for i in clue.also)
+        and not any(i in logs.seen and _beside(logs.seen[i], matches, logs) for i in clue.without)
+        and (not clue.above or bool(_under(clue, clue.above, logs)))
+        and not {line for line, _ in _under(clue, clue.not_above, logs)}.issuperset(matches.lines)
     )
 
 
-def _under(clue: Clue, logs: Logs) -> list[tuple[LogLine, LogLine]]:
-    """(line of the clue, what must stand in one of the two lines above it), where both are there."""
-    above = logs.seen[clue.above].lines if clue.above in logs.seen else []
+def _beside(other: Seen, matches: Seen, logs: Logs) -> bool:
+    """Whether the other message says something about these lines: an error of another attempt does not."""
+    return any(
+        is_same_attempt(line, match, logs)
+        or not any(compiled(OWN[error]).search(line.text) for error in ("looks-odd", "rank-error"))
+        for line in other.lines
+        for match in matches.lines
+    )
+
+
+def _under(clue: Clue, message: str, logs: Logs) -> list[tuple[LogLine, LogLine]]:
+    """(line of the clue, this message in one of the two lines above it), where both are there."""
+    above = logs.seen[message].lines if message in logs.seen else []
     return [
         (line, head)
         for line in logs.seen[clue.message].lines
@@ -179,6 +195,21 @@ def may_be_slow(logs: Logs, works: bool = False) -> bool:
         says(logs.context, "<slow>")
         or "nccl-tests-row" in logs.seen
         or not (works or says(logs.context, "<complaint>") or (failed and "CANCELLED AT" not in failed.text))
+    )
+
+
+def has_ended(logs: Logs) -> bool:
+    """Whether the log shows that the job failed, and nobody reports that the job hangs."""
+    return failed_line(logs) is not None and not says(logs.context, "<hang>")
+
+
+def is_over(logs: Logs) -> bool:
+    """Whether a launcher or Slurm says that the job has ended. After a watchdog's line, other ranks may still
+    run."""
+    return has_ended(logs) and any(
+        "exitcode" in line.text or "exited on signal" in line.text or " CANCELLED AT " in line.text
+        for message in ("torchrun-failed-pid", "job-ended")
+        for line in (logs.seen[message].lines if message in logs.seen else ())
     )
 
 

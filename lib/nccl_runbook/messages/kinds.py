@@ -1,4 +1,5 @@
-"""Lines that are alike but for their numbers are of one kind. What a kind is worth is looked at once.
+"""Lines that are alike but for their numbers, and match the same expressions, are of one kind. What a kind is
+worth is looked at once.
 
 New kinds are looked at many together, so that a log in which no two lines are alike costs little more
 than one that repeats itself.
@@ -6,11 +7,13 @@ than one that repeats itself.
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, who_says
 from nccl_runbook.logs.tracebacks import Tracebacks
+from nccl_runbook.messages.clues import needs
 from nccl_runbook.messages.lines import (
     EXPRESSIONS,
     LAUNCHERS,
@@ -19,9 +22,11 @@ from nccl_runbook.messages.lines import (
     ends,
     joined,
     matcher,
+    numbered,
     shows,
     visible,
 )
+from nccl_runbook.messages.matcher import folded, holds
 
 MAX_KINDS = 200_000
 # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
@@ -31,12 +36,6 @@ PROGRESS_LINES = 10  # of a job that trains; a page of documentation may quote a
 # on after a message, and how far
 LATE_LINES = 256
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
-_NUMBERS = re.compile(  # there a number distinguishes faults
-    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|"
-    rb"process index|evice(?:: |=')|"
-    rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|"
-    rb"MEMBER|\.cc:\d+ -> |set by env|worker_count|NCCL DIAG|steps_per_epoch|suggested max|maximum request"
-)
 _OURS = re.compile(
     rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|"
     rb"xid|nvrm|mpirun|ibv|\bjax\b|\bxla|pjrt|tensorflow|horovod|levanter|hccl|oneccl|paddle"
@@ -58,6 +57,7 @@ _NO_FAULT = re.compile(
 )
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
 At = tuple[str, int, bytes]
+Key = bytes | int | tuple
 
 
 @dataclasses.dataclass(slots=True)
@@ -101,12 +101,13 @@ class Kinds:
     """Every kind of line that was seen."""
 
     # most have no information, and there may be a hundred thousand of them
-    first: dict[bytes | int, At] = dataclasses.field(default_factory=dict)
+    first: dict[Key, At] = dataclasses.field(default_factory=dict)
     ours: bool = False
     launchers: set[str] = dataclasses.field(default_factory=set)  # ids with at least one line
     above: bytes = b""  # the line before the next block, if its message may go on
-    _telling: dict[bytes | int, Kind] = dataclasses.field(default_factory=dict)
-    _numeric: set[bytes] = dataclasses.field(default_factory=set)
+    _telling: dict[Key, Kind] = dataclasses.field(default_factory=dict)
+    # key of several lines -> expressions that match these or not by their numbers
+    _numbered: dict[Key, Collection[str]] = dataclasses.field(default_factory=dict)
     tracebacks: Tracebacks = dataclasses.field(default_factory=Tracebacks)
     _steps: int = 0  # lines that say how far a rank is
 
@@ -164,9 +165,7 @@ class Kinds:
             if key in telling and i not in left_out
         ]
 
-    def _open(
-        self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]
-    ) -> dict[int, bytes]:
+    def _open(self, rows: list[bytes], keys: list[Key], opening: set[Key]) -> dict[int, bytes]:
         """Index of a line -> the one above whose message may go on in it."""
         above = (
             {index + 1: rows[index] for index, key in enumerate(keys) if key in opening} if opening else {}
@@ -192,9 +191,9 @@ class Kinds:
         )
         return sum(lines) >= PROGRESS_LINES
 
-    def _keys(self, rows: list[bytes]) -> list[bytes | int]:
+    def _keys(self, rows: list[bytes]) -> list[Key]:
         """What lines of one kind share; most are known, or short and without a number."""
-        text, known = b"\n".join(rows), self.first
+        text = b"\n".join(rows)
         infos = text.count(b"NCCL INFO")
         bare = text.translate(None, _HEX if infos >= len(rows) else _DIGITS).split(b"\n") if rows else []
         if 0 < infos < len(rows):
@@ -202,23 +201,31 @@ class Kinds:
                 low if b"NCCL INFO" in raw else key
                 for raw, key, low in zip(rows, bare, text.translate(None, _HEX).split(b"\n"))
             ]
-        if known.keys() >= set(bare):
+        if all(self._numbered.get(key) == () for key in set(bare)):
             return bare
+        # a thousand long lines would fill the memory
+        short = [hash(key) if len(key) > LINE_CHARACTERS else key for key in bare]
+        self._find_numbered(short, rows)
+        low = folded(text)
+        shown = {
+            i
+            for i in {i for key in short for i in self._numbered.get(key, ())}
+            if any(holds(low, of) for of in needs(numbered().expressions[i]))
+        }
+        may = {key: [i for i in self._numbered.get(key, ()) if i in shown] for key in set(short)}
         # a line that is its own key is kept once
         return [
-            k if k in known else raw if len(k) == len(raw) <= LINE_CHARACTERS else self._key(k, raw)
-            for k, raw in zip(bare, rows)
+            _key(key, raw, may[key]) if may[key] else raw if key == raw else key
+            for key, raw in zip(short, rows)
         ]
 
-    def _key(self, key: bytes, raw: bytes) -> bytes | int:
-        if len(key) > LINE_CHARACTERS:  # not kept itself: a thousand of them would fill the memory
-            return hash(raw if _NUMBERS.search(raw) else key)
-        if (b"NCCL INFO" not in raw or b".cc:" in raw[-24:] or b"set by env" in raw) and (
-            key in self._numeric or _NUMBERS.search(raw)
-        ):
-            self._numeric.add(key)
-            return raw
-        return key
+    def _find_numbered(self, keys: list[Key], rows: list[bytes]) -> None:
+        """Ask once for each key of several lines: which expressions match these or not by their numbers."""
+        new = [(key, raw) for key, raw in zip(keys, rows) if key not in self._numbered]
+        times = Counter(key for key, _ in new)
+        repeated = {key: raw for key, raw in new if key in self.first or times[key] > 1}
+        ids = numbered().may_match([raw.translate(None, _DIGITS) for raw in visible([*repeated.values()])])
+        self._numbered |= {key: ids.get(at, ()) for at, key in enumerate(repeated)}
 
     def _asked(self, raws: dict[int, bytes]) -> dict[int, Asked]:
         """Of each line that may match any expression its texts, each with those."""
@@ -249,16 +256,10 @@ class Kinds:
             return None
         about = {name for name, matched in own.items() if matched and name in EXPRESSIONS}
         cheap = not about & MUCH and (not messages or b"NCCL INFO" in at[2])
-        # with other numbers another expression may match, except in NCCL's lines about its set-up
-        wanted = (
-            about
-            if not about or b"NCCL INFO" in at[2]
-            else {name for _, may in texts for name in may if name in EXPRESSIONS}
-        )
         return Kind(
             at,
             messages,
-            wanted,
+            about,
             cheap,
             steps=about == {"rank-progress"} and not messages,
             odd=own.get("looks-odd", False),
@@ -269,3 +270,10 @@ class Kinds:
 def _may_match(texts: list[str]) -> list[Collection[str]]:
     candidates = matcher().may_match([text.encode() for text in texts])
     return [candidates.get(index, ()) for index in range(len(texts))]
+
+
+def _key(key: Key, raw: bytes, may: list[str]) -> Key:
+    """The key of a line whose numbers decide what it matches. ``may``: the expressions to try."""
+    texts = pieces(raw)
+    matched = [i for i in may if any(shows(numbered().pattern(i), text) for text in texts)]
+    return (key, *matched) if matched else key

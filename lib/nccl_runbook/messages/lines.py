@@ -28,7 +28,8 @@ EXPRESSIONS = {
         r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|"
         r"Runtime?Warning)(\w*(?:Error|"
         r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|"
-        r"Segmentation fault|"
+        # not in a sentence that quotes it
+        r"(?:(?<!\w ['\"`])|(?<=(?:by|al) .)|(?<=with .))Segmentation fault|"
         r"\bKilled\s*$|^\s*torch\.\w+Error"
     ),
     "rank-watched": (
@@ -50,10 +51,13 @@ EXPRESSIONS = {
     ),
     "rank-ended": (
         r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
-        r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"
+        r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$|"
+        r"\{'train_runtime': "
     ),
     # the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
     "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,',
+    # pytest's last line, which counts failures before what passed
+    "tests-passed": r"^=+ \d+ passed(?:, \d+ (?!failed|error)\w+)* in ",
     "rank-nccl": r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)",
     "rank-torch": r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)",
     "rank-network": r"Using network (\w+)",
@@ -88,15 +92,15 @@ LAUNCHERS: Mapping[str, str] = {
 KEPT_BYTES = 16_000  # of the first line of a kind
 
 _STARTS = re.compile(
-    r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|"
+    r"^(?:[\[{]|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|"
     r"Interrupt)(?:_\w{1,40})?(?::|\s*$))"
 )
 
 OWN = {
     **EXPRESSIONS,
     # no part of a longer name, no source, no figure
-    "looks-odd": r"(?i)(?<![\w-])(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|"
-    r"killed|panic|refused)(?![\w(-]|\W{1,3}\d+\.\d|(?<=timeout) \w{1,30}: )",
+    "looks-odd": r"(?i)(?<![\w-])(?:error(?!(?<=Last error):\s*$)|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|"
+    r"exception|timed? ?out|killed|panic|refused)(?![\w(-]|\W{1,3}\d+\.\d|(?<=timeout) \w{1,30}: )",
     "ends-open": r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|"
     r"Traceback|Last error:\s*$",
 }
@@ -106,6 +110,18 @@ OWN = {
 def matcher() -> Matcher:
     """The matcher for everything that is asked of each line."""
     return Matcher({**catalogue()["printed"], **OWN, **LAUNCHERS}, needs)
+
+
+@functools.cache
+def numbered() -> Matcher:
+    """The matcher, for lines without their digits, of the expressions that match or not by the digits. What
+    stands beside a message and ignores case is looked for in a reporter's words, above all."""
+    asked = {
+        **catalogue()["printed"],
+        **{i: e for i, e in catalogue()["beside"].items() if not e.startswith("(?i)")},
+        "rank-again": OWN["rank-again"],
+    }
+    return Matcher(asked, functools.partial(needs, use="numbered"))
 
 
 def visible(raws: list[bytes]) -> list[bytes]:
@@ -137,6 +153,7 @@ _DENIED = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=64)  # a program repeats a line thousands of times
 def shows(message: re.Pattern[str], text: str) -> bool:
     """Whether the text contains the message and does not deny it."""
     bare = plain(text)
@@ -147,6 +164,7 @@ def shows(message: re.Pattern[str], text: str) -> bool:
     return bool(match) and not _DENIED.search(bare, 0, match.start())
 
 
+@functools.lru_cache(maxsize=64)  # each message is looked for in the same line
 def plain(text: str) -> str:
     """The text without advice that libraries print along."""
     may_advise = any(

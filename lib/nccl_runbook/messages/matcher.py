@@ -18,7 +18,7 @@ import functools
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 # private, and the same from Python 3.11 to 3.14
 from re import _constants as op, _parser  # type: ignore[attr-defined]
@@ -34,6 +34,17 @@ Part = str | list | None  # a letter; alternatives, each a list of parts; any te
 # 40 ms to load and to compile, and then finds 1,600 literals in 0.5 MB within 10 ms; bytes.find takes 240
 # ms for that (CPU time on a busy machine).
 HYPERSCAN_FROM = 100_000
+# digits in the source of an expression that the digits of a line do not decide: how often something may
+# stand there, any digit, and a digit within a word (P2P, 0x)
+_UNDECIDED = re.compile(
+    r"(?<!\\d)\{\d*,?\d*\}|\{[01]?,\d*\}|0-9|\b0x|(?<=[A-Za-z])(?<!\\[bdsw])\d+(?=[A-Za-z])"
+)
+# besides a literal number: [1-9], \d{4}, \1, (?!0), (?: 7)?
+_CHOICE = re.compile(
+    r"\[[^\]]{0,99}\d[^\]]{0,99}\]|\\d{|\\[1-9]|\(\?P=|"
+    r"\(\?<?!(?:\([^()]{0,99}\)|[^()]){0,99}\d|\d[^()|]{0,99}\)\?"
+)
+_NUMBER = re.compile(rb"(?<![a-z\d])\d+(?![\dx])|\d+(?![a-z\d])")
 _LETTERS = bytes(byte if chr(byte) in "abcdefghijklmnopqrstuvwxyz" else 32 for byte in range(256))
 
 
@@ -49,6 +60,18 @@ def alternatives(expression: str) -> list[Needs]:
     """For each alternative of the expression, sets of literals; a matching line contains one of each set.
     Without sets any line may match. Takes about 100 us."""
     return [_needs(parts) for parts in _spread(_parts(_parser.parse(expression)))]
+
+
+def numbered(expression: str) -> list[Needs]:
+    """For each alternative that matches or not by the digits of a line, what the line without its digits
+    must contain."""
+    is_choice = _CHOICE.search(_UNDECIDED.sub("", expression))
+    bare = [
+        [{literal.translate(None, b"0123456789") for literal in of} for of in needs]
+        for needs in alternatives(expression)
+        if is_choice or any(_NUMBER.search(literal) for of in needs for literal in of)
+    ]
+    return [tuple(map(frozenset, needs)) for needs in bare if max(map(strength, needs), default=0) >= SHORT]
 
 
 def holds(low: bytes, needs: Needs) -> bool:
@@ -156,10 +179,7 @@ class Matcher:
         candidates: dict[int, set[int]] = {
             at: {*self._always} for at in range(len(rows) if self._always else 0)
         }
-        hits = {
-            (literal, bisect.bisect_right(ends, start) - 1) for literal, start in self._hits(b"\n".join(rows))
-        }
-        for literal, at in hits:
+        for literal, at in self._hits(b"\n".join(rows), ends):
             for number, others in self._branches[literal]:
                 if holds(rows[at], others):
                     candidates.setdefault(at, set()).add(number)
@@ -171,36 +191,29 @@ class Matcher:
         """The compiled expression, compiled at first use. KeyError for an unknown id."""
         return compiled(self.expressions[id])
 
-    def _hits(self, text: bytes) -> Iterator[tuple[bytes, int]]:
-        """(literal, place) of each literal found; of overlapping ones at least one a line."""
+    def _hits(self, text: bytes, ends: list[int]) -> set[tuple[bytes, int]]:
+        """(literal, index of the line) of each literal found. A line may hold one a million times."""
         before = self._asked
         self._asked += len(text) + len(self._literals)
         if self._literals and before < HYPERSCAN_FROM <= self._asked:
             self._database = _compiled(self._literals)
         if self._database is None:
             words = b" ".join({*text.translate(_LETTERS).split()})
-            return (
-                (literal, at)
+            return {
+                (literal, bisect.bisect_right(ends, place.start()) - 1)
                 for literal, word in zip(self._literals, self._words)
                 if word in words
-                for at in _places(literal, text)
-            )
-        ends: list[tuple[int, int]] = []
+                for place in compiled(re.escape(literal)).finditer(text)
+            }
+        hits: set[tuple[bytes, int]] = set()
         self._database.scan(
             text,
-            match_event_handler=lambda number, start, end, flags, ends: ends.append((number, end)),
-            context=ends,
+            match_event_handler=lambda number, start, end, flags, hits: hits.add(
+                (self._literals[number], bisect.bisect_left(ends, end) - 1)
+            ),
+            context=hits,
         )
-        return ((self._literals[number], end - len(self._literals[number])) for number, end in ends)
-
-
-def _places(literal: bytes, text: bytes) -> Iterator[int]:
-    """The place where the literal begins: the first in each line."""
-    at = text.find(literal)
-    while at >= 0:
-        yield at
-        line_end = text.find(b"\n", at)
-        at = text.find(literal, line_end) if line_end >= 0 else -1
+        return hits
 
 
 def _compiled(literals: Sequence[bytes]) -> Any:
@@ -210,8 +223,10 @@ def _compiled(literals: Sequence[bytes]) -> Any:
     except (ImportError, OSError):  # no wheel for this machine, or one that its processor cannot run
         return None
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    spelled = [b"".join(b"\\x%02x" % byte for byte in literal) for literal in literals]
     database.compile(
-        expressions=spelled, ids=range(len(spelled)), elements=len(spelled), flags=[0] * len(spelled)
+        expressions=[b"".join(b"\\x%02x" % byte for byte in literal) for literal in literals],
+        ids=range(len(literals)),
+        elements=len(literals),
+        flags=[0] * len(literals),
     )
     return database

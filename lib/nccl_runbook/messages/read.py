@@ -54,7 +54,6 @@ def collect(
 ) -> Logs:
     """The facts of these logs, except files in ``skip``; with ``newest`` only the last attempt counts for
     ranks. Never raises for their content: ``files`` says what could not be read."""
-    reader = _Reader(Ranks(newest))
     # hidden in the whole text: a value may stand below its name
     typed = [clipped(t, LINE_CHARACTERS) for t in Redactor(os.environ).hidden(context).splitlines()[:1000]]
     pasted = "".join(f"{line if STAMP.search(line) else ''}\n" for line in typed).encode("utf-8", "replace")
@@ -62,14 +61,13 @@ def collect(
         [Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted.strip() else [],
         sources(paths, stdin, limit),
     )
-    files = read_each((s for s in texts if s.name not in skip), reader.read)
-    return Redactor(os.environ).json(reader.facts(files, "\n".join(typed)))
+    logs = _Reader(Ranks(newest)).facts((s for s in texts if s.name not in skip), "\n".join(typed))
+    return Redactor(os.environ).json(logs)
 
 
 def read_sources(texts: Iterable[Source]) -> Logs:
     """The facts of texts that are at hand already."""
-    reader = _Reader(Ranks())
-    return reader.facts(read_each(texts, reader.read), "")
+    return _Reader(Ranks()).facts(texts, "")
 
 
 @dataclasses.dataclass(eq=False)
@@ -87,7 +85,8 @@ class _Reader:
     def read(self, source: Source) -> None:
         """Take in one text; a sentence in ``source.left_out`` where time or space ran out."""
         tail: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=TAIL_LINES)
-        self._kinds.above, self._kinds.tracebacks = b"", Tracebacks()
+        self._kinds.above = b""
+        self._kinds.tracebacks = Tracebacks()
         self._began[source.name] = self._read
         for rows in source.rows(logs_only=True):
             self._words += written(rows) if not source.lines else []
@@ -95,7 +94,8 @@ class _Reader:
         self._last_words(source.name, tail, source.lines)
 
     def _rows(self, source: Source, rows: list[bytes], tail: collections.deque[tuple[int, bytes]]) -> None:
-        own_rank, begin = rank_of_name(source.name), source.lines + 1
+        own_rank = rank_of_name(source.name)
+        begin = source.lines + 1
         for index, kind, above in self._kinds.of(source.name, begin, rows):
             kind.times, kind.last = kind.times + 1, self._read + begin + index
             if (kind.messages or kind.about_rank) and not (
@@ -111,10 +111,10 @@ class _Reader:
                         self._found[OWN_FRAME].lines.append(
                             self._line(source.name, begin + above, who, own_rank)
                         )
-        last = rows[-TAIL_LINES:]  # so many are short ones
-        tail.extend(
-            enumerate(last if len(last) == TAIL_LINES else map(ends, last), begin + len(rows) - len(last))
-        )
+        last = rows[-TAIL_LINES:]
+        # a long row is cut to its ends; so many rows in one piece are short ones
+        texts = last if len(last) == TAIL_LINES else map(ends, last)
+        tail.extend(enumerate(texts, begin + len(rows) - len(last)))
 
     def _take(
         self, kind: Kind, name: str, number: int, text: str, above: bytes, own_rank: int | None
@@ -122,10 +122,10 @@ class _Reader:
         whole = joined(above, text) if above and not matcher().pattern("rank-again").search(text) else ""
         quoted = whole.startswith("NCCL WARN ")
         who = who_says(text if quoted else whole or text)
-        # of a message broken in two, where it begins
-        line = self._line(name, number - (bool(whole) and not quoted), who, own_rank)
+        line = self._line(name, number - (bool(whole) and not quoted), who, own_rank)  # where it begins
         own = self._line(name, number, who_says(text), own_rank) if whole else line
-        kind.first = kind.first or own
+        if not kind.first or self._table.attempts.is_earlier(kind.first):
+            kind.first = own
         parts = (
             [plain(who_says(one).text) for one in (text, above.decode("utf-8", "replace"))]
             if whole and not quoted
@@ -133,9 +133,8 @@ class _Reader:
         )
         for message in kind.messages:
             pattern = matcher().pattern(message)
-            alone = any(
-                map(pattern.search, parts)
-            )  # not a message that was broken: each line is quoted as it is
+            # not a message that was broken: each line is quoted as it is
+            alone = any(map(pattern.search, parts))
             self._keep(
                 message,
                 pattern,
@@ -145,10 +144,11 @@ class _Reader:
             )
         about = EXPRESSIONS if whole else kind.about_rank
         if kind.about_rank:
-            matches = {name: m for name in about if (m := matcher().pattern(name).search(whole or who.text))}
+            words = whole if quoted else who.text
+            matches = {name: m for name in about if (m := matcher().pattern(name).search(words))}
             if kind.raised:
                 matches.setdefault("rank-error", re.match("", who.text))
-            self._table.take(line, whole or who.text, who.pid, self._order, matches)
+            self._table.take(line, words, who.pid, self._order, matches)
 
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
         rank = own_rank if who.rank is None else who.rank
@@ -163,12 +163,14 @@ class _Reader:
         kept = self._found[message]
         kept.times += times
         kept.last[line.file, line.rank] = self._order
-        # Slurm's reason for the end is not the exception before it
-        if message == "job-ended" and " DUE TO " not in texts[0]:
+        if message == "job-ended" and " DUE TO " not in texts[0]:  # which would be Slurm's reason
             self._table.over_at = self._order
-        lines = [
-            k for k in kept.lines if not self._table.attempts.is_earlier(k)
-        ]  # those of the last attempt count
+        lines = [  # those of the last attempt count, and the last state of a rank
+            k
+            for k in kept.lines
+            if not self._table.attempts.is_earlier(k)
+            and (k.rank != line.rank or message not in clues.catalogue()["states"])
+        ]
         if len(lines) < MAX_LINES and self._is_new(line, lines):
             kept.lines = [*lines, line]
 
@@ -189,14 +191,13 @@ class _Reader:
                     self._table.last(line, self._read + number)
         self._read += lines
 
-    def facts(self, files: list, context: str) -> Logs:
-        """Everything together; what must or must not be beside a clue is asked only if its line was seen."""
+    def facts(self, texts: Iterable[Source], context: str) -> Logs:
+        """Everything in these texts together; what must or must not be beside a clue is asked only if its
+        line was seen."""
+        files = read_each(texts, self.read)
         self._read_context([line for line in context.splitlines() if not STAMP.search(line)])
-        telling = list(
-            itertools.islice(
-                (one for one in self._kinds.all() if not CHATTER.search(one[0][2])), MAX_SPOKEN + 1
-            )
-        )
+        no_chatter = ((at, kind) for at, kind in self._kinds.all() if not CHATTER.search(at[2]))
+        telling = list(itertools.islice(no_chatter, MAX_SPOKEN + 1))
         if len(telling) <= MAX_SPOKEN and (telling or context):
             self._ask(telling, context, clues.catalogue()["spoken"])
         fired = [
@@ -287,10 +288,10 @@ class _Reader:
 
     def _resumed(self, message: str, kept: _Found) -> bool:
         """Every rank that printed it made progress after it, and no rank broke after it."""
-        ended = any(c.message == message and c.cause in clues.ENDED for c in clues.clues())
-        return bool(kept.last) and all(
-            self._table.went_on(*who, order, ended) for who, order in kept.last.items()
-        )
+        ended = any(c.message == message and c.cause in clues.ENDED | {"peer-crashed"} for c in clues.clues())
+        codes = self._found["nccl-returned"].last if "nccl-returned" in self._found else {}
+        last = [(*who, at, ended or codes.get(who, -1) > at) for who, at in kept.last.items()]
+        return bool(last) and all(self._table.went_on(*one) for one in last)
 
     def _strange(self) -> list[Template]:
         odd = [(self._first(k.texts()[0], k), k) for k in self._kinds.odd()]

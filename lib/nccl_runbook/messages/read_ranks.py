@@ -106,8 +106,11 @@ class Ranks:
         if "rank-again" in matches:
             self._restarted(line, order)
         self._over = line.file if "rank-over" in matches else self._over
-        if "rank-success" in matches:
+        if "rank-success" in matches or "tests-passed" in matches:
             self._ended_well(line)
+        if "tests-passed" in matches:  # what follows is another program
+            del self._well[line.file]
+            self._survived.ended_well((_who(line), (line.file,)), text)
         if line.file in self._well and (
             "rank-progress" not in matches
             or '"tracked_stats"' in text
@@ -131,7 +134,8 @@ class Ranks:
             if row is not None:
                 row["progress"] = line
         if ended and not error:
-            self._went(line, order, text)
+            if "rank-progress" not in matches:  # which was counted above
+                self._went(line, order, text)
             self._survived.ended_well((_who(line), (line.file,)), text)
         if row is not None:
             row["ended"], row["warned"] = row["ended"] or ended, row["warned"] or watched
@@ -167,8 +171,9 @@ class Ranks:
     def _is_behind(self, line: LogLine, ended: bool) -> bool:
         """Whether a restart left the attempt of this line behind: the ranks went further than before, or
         (``ended``) an error of some rank's own ended the last attempt."""
-        survived = self._survived.mark((line.file,))
-        return self.attempts.left_behind(line, survived) or (ended and self.attempts.is_earlier(line))
+        return self.attempts.left_behind(line, self._survived.mark((line.file,))) or (
+            ended and self.attempts.is_earlier(line)
+        )
 
     def _restarted(self, line: LogLine, order: int) -> None:
         self.attempts.begin(line, order)
@@ -235,11 +240,16 @@ class Ranks:
         """Whether this rank (or an unnamed one in this file) made progress after ``order``, and none failed
         later. One unnamed line is not enough: it may have been printed late. After a line of no rank, such
         as a scheduler's, a rank of this file must begin a second step: one that lost a peer ends the step it
-        is in. ``ended``: the line reports that the scheduler ended the job, so an unnamed rank, too, must
-        begin a second step."""
+        is in. ``ended``: the line reports that a process or the job was ended, so an unnamed rank, too, must
+        begin a second step. Otherwise two steps of the same rank suffice, even before an error of its own."""
         who = file if rank is None else rank
         past = max(self._survived_to(who), self._survived.mark((file,)))
-        if file in self._well or order <= past:
+        errors = [at for (_, _, own, _), (at, line) in self._failures.items() if own and line.file == file]
+        if (
+            file in self._well
+            or order <= past
+            or (not ended and self._survived.ran_on(who, order, max(errors, default=-1)))
+        ):
             return True
         ranks = [r for r, row in self._rows.items() if rank is None and file in row["files"]]
         seconds = (self._progress.get(r, (-1, -1))[1] for r in (file, *ranks))

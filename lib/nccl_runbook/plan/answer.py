@@ -1,5 +1,4 @@
-"""From what somebody names - an allocation, a launch line, a script, a YAML, a folder
-- to judged placements. Reads only."""
+"""Judged placements of an allocation, a launch line, a script, a YAML or a folder. Reads only."""
 
 import dataclasses
 import os
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.causes.tables import table
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, Unusable
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.placement import Placement
@@ -65,7 +64,7 @@ def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[P
                 (".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py", ".toml", ".json", ".log", ".txt")
             )
         ):
-            raise ValueError(f"there is no file {target}")
+            raise Unusable(f"there is no file {target}")
         return [of_text(target, "", asked, rules)], []
     plans, left_out = [], []
     files = training_file.files(path)
@@ -78,7 +77,7 @@ def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[P
     if files[training_file.MOST_FILES :]:
         left_out.append(f"{path.name}: only {training_file.MOST_FILES} of {len(files)} YAML files")
     if not plans:
-        raise ValueError(left_out[0] if left_out else f"{target} contains no YAML file")
+        raise Unusable(left_out[0] if left_out else f"{target} contains no YAML file")
     return plans, left_out
 
 
@@ -96,7 +95,7 @@ def of_text(text: str, where: str, asked: Site, rules: areal_rules.Rules, file: 
     if training.mode or {"actor", "rollout"} <= set(training.backends):
         return _of_training(training, where, asked, rules, " ".join(c.text for c in script.commands))
     if (known := frameworks.of(text)) is None:
-        raise ValueError(FOREIGN)
+        raise Unusable(FOREIGN)
     accelerate = training_file.read(_named_config(script.commands, file, "config_file")).flat
     own = {n: (v,) for n, v in {**accelerate, **training.flat}.items() if n not in overrides}
     return _of_framework(
@@ -127,13 +126,13 @@ def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -
     try:
         return configs.whole(training_file.text_of(files[0]), files[0]) if files else ""
     except ValueError as error:
-        raise ValueError(f"the file {files[0].name} that --{flag} names: {error}") from error
+        raise Unusable(f"the file {files[0].name} that --{flag} names: {error}") from error
 
 
 def _sized(asked: Site, gpus_of_launch: int) -> Site:
     gpus = asked.gpus or gpus_of_launch
     if not 0 < gpus <= MOST_GPUS:
-        raise ValueError(
+        raise Unusable(
             f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned"
             if gpus
             else "the allocation does not give the number of GPUs per node. Add --gpus 8, or the "
@@ -169,14 +168,14 @@ def _of_training(
     )
     roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
     if not roles and not training.mode:
-        raise ValueError(
+        raise Unusable(
             "AReaL reads a backend for each role only from v1.0.3 on, with the single-controller launcher"
         )
     text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (
         of_realhf(training.mode) if realhf else training.mode
     )
     if "${" in text:
-        raise ValueError(
+        raise Unusable(
             f"{clipped(text, 200)} is not resolved in this file. Give the allocation string instead of "
             "the file"
         )
@@ -253,7 +252,7 @@ def check(text: str, tag: str = "") -> None:
         if text.strip():
             parse(text, rules)
     except Refused as why:
-        raise ValueError(f"AReaL {rules.tag} cannot read the allocation {text}: {why.says}") from why
+        raise Unusable(f"AReaL {rules.tag} cannot read the allocation {text}: {why.says}") from why
 
 
 def intend(text: str, measured: Placement | Gap, tag: str = "", named: int = 0) -> Plan | Gap | None:
@@ -292,7 +291,9 @@ def _of_framework(known: str, commands: list[Any], script: Script, where: str, a
     row = table("plan/flags")[known]
     pools = {" ".join(v) for _, flags, _ in commands for n, v in flags.items() if n in row.get("node", ())}
     per_node = sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1) or row.get("node_default", 0)
-    gpus = _sized(asked, script.gpus or per_node).gpus
+    lists = ",".join(env.get("CUDA_VISIBLE_DEVICES", "") for _, _, env in commands if "by_list" in row)
+    shown = [int(n) + 1 for n in lists.split(",") if n.isdecimal()]
+    gpus = _sized(asked, script.gpus or max(per_node, *shown, 0)).gpus
     launch = launch_flags.merged(known, commands, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
     finding = judge_plan.judge_launch(launch, mode, placed, gpus * nodes, gpus)

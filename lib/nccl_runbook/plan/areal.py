@@ -31,13 +31,14 @@ SLIPS = (
 )
 
 
+@dataclasses.dataclass(eq=False)
 class Refused(Exception):
-    """AReaL refuses the string. ``error``: the class that it raises; ``column``: position of the error from
-    1, or 0."""
+    """AReaL refuses the string. ``error``: the class that it raises; ``says``: why, in words; ``column``:
+    position of the error from 1, or 0."""
 
-    def __init__(self, error: str, says: str, column: int = 0) -> None:
-        super().__init__(says)
-        self.error, self.says, self.column = error, says, column
+    error: str
+    says: str
+    column: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

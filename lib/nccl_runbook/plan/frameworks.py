@@ -61,8 +61,11 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     shared = any(g.shared for g in groups if g.name == "weight-update")
     verdict = verdict_of((shared, "duplicate"), (shape.refusals, "refused"), (waits, "oversubscribed"))
     not_empty = tuple(p for p in shape.parts if p.world_size)
-    placed = Placed(groups, verdict, (*shape.refusals, *notes))
-    return dataclasses.replace(mode, parts=not_empty), placed, count
+    return (
+        dataclasses.replace(mode, parts=not_empty),
+        Placed(groups, verdict, (*shape.refusals, *notes)),
+        count,
+    )
 
 
 def _verl(launch: Launch) -> Shape:
@@ -77,14 +80,6 @@ def _verl(launch: Launch) -> Shape:
         else "the hybrid engine puts actor, rollout and reference on the same GPUs. "
         "The weights do not leave the process, so no NCCL group is needed"
     )
-    refusals = []
-    if rollout % gpus_per_engine:
-        refusals.append(
-            f"verl refuses {rollout} rollout GPUs, because this is not a multiple of {gpus_per_engine}, "
-            "the number of GPUs per engine (tensor x data x pipeline). "
-            + divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, replicas)
-            + f"use a multiple of {gpus_per_engine} GPUs for the rollout"
-        )
     return Shape(
         parts=[
             part("trainer", "verl", "actor", train),
@@ -100,7 +95,15 @@ def _verl(launch: Launch) -> Shape:
         pools=pools,
         update="xccl" if apart else "in-process",
         notes=[how],
-        refusals=refusals,
+        refusals=that_apply(
+            (
+                rollout % gpus_per_engine > 0,
+                f"verl refuses {rollout} rollout GPUs, because this is not a multiple of {gpus_per_engine}, "
+                "the number of GPUs per engine (tensor x data x pipeline). "
+                + divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, replicas)
+                + f"use a multiple of {gpus_per_engine} GPUs for the rollout",
+            )
+        ),
     )
 
 

@@ -219,9 +219,9 @@ def groups_of(
 
 
 def divisors(option: str, total: int, replicas: int) -> str:
-    """The beginning of a remedy: the values of the option at which replicas of that many GPUs fill the total;
-    empty if there are none."""
-    fit = [str(n) for n in range(1, total + 1) if total % (n * replicas) == 0]
+    """The beginning of a remedy: the values of the option, up to MOST_RANKS, at which replicas of that many
+    GPUs fill the total; empty if there are none."""
+    fit = [str(n) for n in range(1, min(total, MOST_RANKS) + 1) if total % (n * replicas) == 0]
     return f"Set {option} to {' or '.join(fit)}, or " if fit else ""
 
 

@@ -144,7 +144,7 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
                 "you", f"{instead[:1].upper()}{instead[1:]}." if instead else f"Change the launch: {says}."
             )
         ]
-    fixes, asked = [], sum(p.alloc_size for p in mode.parts)
+    fixes, asked = [], mode.total_gpus
     if launch.framework == "trl" and placed.verdict == "duplicate":
         server, trainer = (mode.of(kind)[0].world_size for kind in ("engine", "trainer"))
         trainer = min(trainer, per_node - server)

@@ -27,7 +27,6 @@ FIRST = (
     "teacher",
 )  # roles in the order of AReaL; any other engine comes after them
 NOTHING = ("", "~", "null", "Null", "NULL")
-_ABOVE_ZERO = re.compile(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _BACKEND = re.compile(r"(\w+)\.backend")
 _COMPONENT = re.compile(r"\w+(\[\w+\])?:|\$\{")  # a backend with its size, or where one stands
@@ -106,12 +105,11 @@ def _flat(data: dict[str, Any]) -> dict[str, str]:
             (prefix, one) for one in reversed(merged if isinstance(merged, list) else [merged])
         ]  # what is put last is taken first
         for key, value in part.items():
-            if key == "<<" or len(key) > LONGEST_KEY or (name := f"{prefix}{key}") in taken:
-                continue
-            taken.add(name)
-            inner.append((f"{name}.", value))
-            if isinstance(value, str) and value not in NOTHING:
-                values[name] = clipped(value, 2000)
+            if key != "<<" and len(key) <= LONGEST_KEY and (name := f"{prefix}{key}") not in taken:
+                taken.add(name)
+                inner.append((f"{name}.", value))
+                if isinstance(value, str) and value not in NOTHING:
+                    values[name] = clipped(value, 2000)
         left += [(name, one, depth + 1) for name, one in inner if isinstance(one, dict) and depth < 8]
     return values
 
@@ -138,7 +136,8 @@ def _training(flat: dict[str, str]) -> Training:
         nodes=_count(value_of("cluster.n_nodes") or value_of("n_nodes")),
         update=value_of("actor.weight_update_mode"),
         scheduler=value_of("scheduler.type"),
-        has_ref=bool(_ABOVE_ZERO.fullmatch(value_of("actor.kl_ctl") or "0.1"))
+        # above zero
+        has_ref=bool(re.fullmatch(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?", value_of("actor.kl_ctl") or "0.1"))
         and any(n.startswith("ref.") for n in flat),
         realhf="n_gpus_per_node" in flat and "mode" in flat,
         flat=flat,

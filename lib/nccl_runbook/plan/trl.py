@@ -11,20 +11,17 @@ from nccl_runbook.plan.groups import Group, Job, Placed, divisors, groups_of, th
 def place(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     """Components and placement on one node of those that the trainer has. ValueError if a size is no
     number."""
-    everything = tuple(range(gpus))
-    trainer_sees = everything if launch.trainer_sees is None else launch.trainer_sees
-    server_sees = everything if launch.server_sees is None else launch.server_sees
     all_visible = (
         "accelerate launch" in launch.text and not launch.value("processes") and not launch.value("per_node")
     )
     machines = max(nodes, launch.number("machines"))
     # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
-    processes = max(1, len(trainer_sees)) if all_visible else 1
+    processes = max(1, len(launch.trainer_sees)) if all_visible else 1
     if launch.value("per_node"):
         processes = launch.number("per_node")
     elif launch.value("processes"):
         processes = -(-launch.number("processes") // machines)
-    of_trainer = trainer_sees[:processes]
+    of_trainer = launch.trainer_sees[:processes]
     notes = that_apply(
         (all_visible, "accelerate launch without --num_processes starts one process per visible GPU")
     )
@@ -35,7 +32,7 @@ def place(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         part("trainer", "accelerate", "trainer", processes),
         part("engine", "vllm", "vllm-serve", data, tensor),
     )
-    of_server = server_sees[: tensor * data]
+    of_server = launch.server_sees[: tensor * data]
     elsewhere = machines > 1 or launch.value("server_host") not in ("", "0.0.0.0", "127.0.0.1", "localhost")
     first_is_shared = bool(of_trainer) and of_trainer[0] in of_server and not elsewhere
     any_is_shared = bool(set(of_trainer) & set(of_server)) and not elsewhere

@@ -290,13 +290,12 @@ def every_size(op, asked, most, run):
     for size_bytes in sorted(asked):
         if size_bytes > most:
             emit("narrowed", op=op, from_bytes=size_bytes, to_bytes=most, why=why)
-        if min(size_bytes, most) in done:
-            continue
-        done.add(min(size_bytes, most))
-        fine, rate = run(op, min(size_bytes, most))
-        right = fine and right
-        if rate is not None and rate < SLOW_GB_PER_S and SLOW_BYTES < most:
-            most, why = SLOW_BYTES, "%.1f GB/s at %d bytes" % (rate, size_bytes)
+        if min(size_bytes, most) not in done:
+            done.add(min(size_bytes, most))
+            fine, rate = run(op, min(size_bytes, most))
+            right = fine and right
+            if rate is not None and rate < SLOW_GB_PER_S and SLOW_BYTES < most:
+                most, why = SLOW_BYTES, "%.1f GB/s at %d bytes" % (rate, size_bytes)
     return right
 
 

@@ -55,8 +55,9 @@ def content(path, keep):
     data = raw(path)
     if b"\0" in data and not keep:
         return {"binary": zlib.compress(data).hex()}
-    lines = data.decode("utf-8", "replace").splitlines()
-    return "\n".join(line for line in lines if not keep or re.search(keep, line))
+    return "\n".join(
+        line for line in data.decode("utf-8", "replace").splitlines() if not keep or re.search(keep, line)
+    )
 
 
 def identity(path, root):

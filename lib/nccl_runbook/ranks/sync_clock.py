@@ -36,12 +36,16 @@ class Span(contextlib.AbstractContextManager):
             )
 
 
+@dataclasses.dataclass(eq=False)
 class Clock:
     """When each phase ran on this rank; on a GPU by events in its streams, since waiting would serialise
     work that overlaps."""
 
-    def __init__(self, device):
-        self.device, self.spans, self.events = device, [], []
+    device: torch.device
+    spans: list = dataclasses.field(default_factory=list)
+    events: list = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
         self.wait()
         self.base = self.mark()
         self.began = time.perf_counter()
@@ -68,11 +72,11 @@ class Clock:
             with self.host(phase):
                 yield
                 self.wait()
-            return
-        with self.host(phase + LAUNCH), torch.cuda.stream(stream):
-            first = self.mark()
-            yield
-            self.events.append((phase, first, self.mark()))
+        else:
+            with self.host(phase + LAUNCH), torch.cuda.stream(stream):
+                first = self.mark()
+                yield
+                self.events.append((phase, first, self.mark()))
 
     def notice(self, phase):
         """Wait for the device; the time until the host learns of the end counts towards ``phase``."""
@@ -92,16 +96,14 @@ class Clock:
 def shares(spans, total):
     """Phase -> seconds of ``total``: when several phases overlap, the first of PHASES counts; "other" when
     none runs."""
-    bits = {phase: 1 << number for number, phase in enumerate(ORDER)}
-    edges = sorted(edge for p, a, b in spans for edge in ((a, 1, bits[p]), (b, -1, bits[p])))
-    names = {0: "other", **{bit: phase.replace(LAUNCH, "") for phase, bit in bits.items()}}
-    # now: the bits of all that runs
-    seconds, running, now, last = collections.Counter(), collections.Counter(), 0, 0.0
-    for at, step, bit in [*edges, (total, 0, 0)]:
+    edges = sorted(edge for phase, a, b in spans for edge in ((a, 1, phase), (b, -1, phase)))
+    seconds, running, last = collections.Counter(), dict.fromkeys((*ORDER, ""), 0), 0.0
+    for at, step, phase in [*edges, (total, 0, "")]:
         at = min(max(at, last), total)
-        seconds[names[now & -now]] += at - last
-        running[bit] += step
-        now, last = now | bit if running[bit] else now & ~bit, at
+        now = next((p for p in ORDER if running[p]), "other")
+        seconds[now.replace(LAUNCH, "")] += at - last
+        running[phase] += step
+        last = at
     return {p: s for p, s in seconds.items() if s > 0}
 
 

@@ -4,6 +4,8 @@ beside weight_sync.py.
 Standard library and torch (>= 2.2), Python >= 3.9.
 """
 
+import argparse
+import dataclasses
 import json
 
 import fast_disk
@@ -17,25 +19,39 @@ import torch
 SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30
 
 
+@dataclasses.dataclass(eq=False)
 class Tensors:
-    """The tensors that move, this rank's part of them, and the buffers beside them."""
+    """The tensors that move, this rank's part of them, and the buffers beside them. ``number``: of the sync,
+    from 0; ``by``: who saves and loads files; ``made``: whether this rank made the directory; ``pinned``,
+    ``data``, ``wire``, ``side``: as in sync_ways.py."""
 
-    def __init__(self, args, rank, size, device):
-        self.args, self.rank, self.size, self.device, self.number, self.by = args, rank, size, device, -1, ""
+    args: argparse.Namespace
+    rank: int
+    size: int
+    device: torch.device
+    number: int = -1
+    by: str = ""
+    made: bool = False
+    pinned: object = None
+    data: object = None
+    wire: object = None
+    side: object = None
+
+    def __post_init__(self):
+        args = self.args
         spec = json.loads(args.spec)
         self.dtype = getattr(torch, spec.get("dtype", "bfloat16"))
         self.names, shapes = zip(*sync_shapes.tensors(spec))
         self.whole = [torch.Size(shape) for shape in shapes]
         self.lay_out(self.whole)
         kind, _, where = args.fault.partition("@")
-        self.kind = kind if where == str(rank) else ""
-        method, self.on_host = args.method, device.type == "cpu"
+        self.kind = kind if where == str(self.rank) else ""
+        method, self.on_host = args.method, self.device.type == "cpu"
         self.over_nccl, self.on_gpu = method.startswith("nccl"), method.startswith(("nccl", "ipc"))
         self.through_cpu = not self.on_host and not self.on_gpu
-        self.staged = self.through_cpu or (args.tp > 1 and rank > 0)
+        self.staged = self.through_cpu or (args.tp > 1 and self.rank > 0)
         self.mib = [int(n) for n in args.buckets.split(",")]
-        self.made, self.pinned, self.data, self.wire, self.side = False, None, None, None, None
-        self.trains, self.serves = rank == 0, rank > 0
+        self.trains, self.serves = self.rank == 0, self.rank > 0
 
     def lay_out(self, shapes):
         """Set shapes and sizes (bytes); a tensor-parallel rank keeps only its rows. ``starts``: in bytes."""

@@ -108,17 +108,17 @@ def _send(sync, clock, bucket):
         with clock.queued("wire", sync.wire):
             for i in bucket:
                 dist.broadcast(sync.views[i], 0, group=sync.data)
-        return
-    sizes = [sync.sizes[i] for i in bucket]
-    for i, part in zip(bucket, sync.stage[0][: sum(sizes)].split(sizes)):
-        if sync.rank == 0:
-            with clock.queued("gather", sync.wire):
-                part.copy_(sync.views[i], non_blocking=True)
-        with clock.queued("wire", sync.wire):
-            dist.broadcast(part, 0, group=sync.data)
-        if sync.rank:
-            with clock.queued("load", sync.wire):
-                sync.views[i].copy_(sync.own(i, part), non_blocking=True)
+    else:
+        sizes = [sync.sizes[i] for i in bucket]
+        for i, part in zip(bucket, sync.stage[0][: sum(sizes)].split(sizes)):
+            if sync.rank == 0:
+                with clock.queued("gather", sync.wire):
+                    part.copy_(sync.views[i], non_blocking=True)
+            with clock.queued("wire", sync.wire):
+                dist.broadcast(part, 0, group=sync.data)
+            if sync.rank:
+                with clock.queued("load", sync.wire):
+                    sync.views[i].copy_(sync.own(i, part), non_blocking=True)
 
 
 def flat(sync, clock):

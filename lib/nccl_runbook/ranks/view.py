@@ -8,6 +8,7 @@ no memory. Errors of CUDA are reported as text, never raised.
 
 import contextlib
 import ctypes
+import dataclasses
 import errno
 import glob
 import json
@@ -107,18 +108,22 @@ def surroundings():
     }
 
 
+@dataclasses.dataclass(eq=False)
 class Driver:
-    """libcuda called directly: torch reports neither the error code nor, before 2.5, UUID and bus id."""
+    """libcuda called directly: torch reports neither the error code nor, before 2.5, UUID and bus id.
+    ``code``: of cuInit, -1 without the library; ``text``: why CUDA does not start, else empty."""
 
-    def __init__(self):
-        self.library, self.code = None, -1
+    library: object = None
+    code: int = -1
+    text: str = ""
+
+    def __post_init__(self):
         try:
             self.library = ctypes.CDLL("libcuda.so.1")
             self.code = self.library.cuInit(0)
+            self.text = self.words(self.code) if self.code else ""
         except OSError as error:
             self.text = str(error)
-        else:
-            self.text = "" if self.code == 0 else self.words(self.code)
 
     def words(self, code):
         """The driver's name and meaning of an error code of cuInit."""

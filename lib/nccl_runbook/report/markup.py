@@ -26,7 +26,7 @@ TONES = {
 }
 # a picture, or a diff, in which a dash at the beginning is no option; a tag; an option
 _UNBROKEN = re.compile(
-    r'<svg\b(?s:.*?)</svg>|<pre class="copy diff">[^<]*|<[^>]*>|(?<![\w-])(--?[^\W\d_][\w-]{0,40})'
+    r'<svg\b(?s:.*?)</svg>|<pre class="copy diff">[^<]*|<[^<>]*>|(?<![\w-])(--?[^\W\d_][\w-]{0,40})'
 )
 _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +77,20 @@ def without_dead_links(page: Path) -> None:
 
 
 class NotebookPages:
-    """Renders executed notebooks. Use one for all of them: the first page takes about 0.4 s, each further
-    one hundredths."""
+    """Renders executed notebooks, one thread at a time, as the exporter keeps state. Use one for all of them:
+    to make it takes about 0.4 s, each page hundredths."""
 
     def __init__(self) -> None:
         from nbconvert import HTMLExporter
+        from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
         from traitlets.config import Config
 
-        wanted = ["text/html", "text/markdown", "image/png", "text/plain"]
         self._exporter = HTMLExporter(
-            config=Config({"NbConvertBase": {"display_data_priority": wanted}}),
+            config=Config(
+                NbConvertBase={
+                    "display_data_priority": ["text/html", "text/markdown", "image/png", "text/plain"]
+                }
+            ),
             template_name="runbook",
             sanitize_html=True,
             extra_template_basedirs=[str(TEMPLATES)],
@@ -95,10 +98,16 @@ class NotebookPages:
             exclude_anchor_links=True,
         )
         self._exporter.register_filter("clean_html", _cleaner())
-        self._exporter.register_filter(
-            "join_lines", lambda value: "".join(value) if isinstance(value, list) else str(value)
+        # now, so that the first page does not wait for the template, the lexers and the cleaner
+        self._page(
+            new_notebook(
+                cells=[
+                    new_markdown_cell("a"),
+                    new_code_cell("a", outputs=[new_output("display_data", {"text/html": "<p>a</p>"})]),
+                ]
+            ),
+            "warm",
         )
-        self._lock = threading.Lock()  # the exporter keeps state between calls
 
     def render(self, notebook: Path) -> str:
         """HTML page of one notebook file. OSError if unreadable; nbformat's ValidationError if it is no
@@ -110,25 +119,8 @@ class NotebookPages:
             notebook.stem,
         )
 
-    def warm(self) -> NotebookPages:
-        """Load the template, lexers and cleaner now, which the first page would otherwise wait for; returns
-        itself."""
-        from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-
-        self._page(
-            new_notebook(
-                cells=[
-                    new_markdown_cell("a"),
-                    new_code_cell("a", outputs=[new_output("display_data", {"text/html": "<p>a</p>"})]),
-                ]
-            ),
-            "warm",
-        )
-        return self
-
     def _page(self, node: Any, name: str) -> str:
-        with self._lock:
-            page, _ = self._exporter.from_notebook_node(node, {"metadata": {"name": name}})
+        page, _ = self._exporter.from_notebook_node(node, {"metadata": {"name": name}})
         return plain(_NEXT.sub(r'href="\1.html', page))
 
     def write(self, notebook: Path) -> Path:

@@ -14,7 +14,7 @@ from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.markup import badge, framed
 from nccl_runbook.report.pictures import environment
 from nccl_runbook.report.tables import Table, not_looked_at_table
-from nccl_runbook.report.verdict import POSSIBLE, VERDICT_STEP, fixes
+from nccl_runbook.report.verdict import VERDICT_STEP, fixes
 from nccl_runbook.report.verdict_document import VerdictDocument
 from nccl_runbook.report.verdict_sentence import leading
 
@@ -43,14 +43,6 @@ class Cut:
         """The value as indented JSON, cut in the middle."""
         return _middle_out(json.dumps(value, indent=1, ensure_ascii=False), self.json_chars)
 
-    def items(self, values: Sequence[Any]) -> Sequence[Any]:
-        """As many of the values as this page shows."""
-        return values[: self.item_count]
-
-    def left(self, values: Sequence[Any]) -> int:
-        """Number of values that this page leaves out."""
-        return max(0, len(values) - self.item_count)
-
 
 # tried in this order until the page fits
 CUTS = (
@@ -68,10 +60,9 @@ def _middle_out(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     head = limit * 2 // 3
-    tail = limit - head
     return (
         f"{text[:head]} [cut: {len(text) - limit} of {len(text)} characters left out] "
-        f"{text[len(text) - tail :] if tail else ''}".rstrip()
+        f"{text[head + len(text) - limit :]}".rstrip()
     )
 
 
@@ -82,10 +73,11 @@ def render_index(
     test: object = None,
     diff: str = "",
     collect: Sequence[str] = (),
+    fits: Sequence[str] = (),
 ) -> str:
     """The page of a run or of one command. ``files``: names in the run's folder to link; ``test``:
     case.judge.Test, what to do next; ``diff``: the fix as a change of a script; ``collect``: lines for the
-    job's next run."""
+    job's next run; ``fits``: causes that fit the symptom without evidence."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
     lead, one_step = leading(document.steps, document.causes), len(document.steps) == 1
@@ -99,17 +91,15 @@ def render_index(
         ),
         "",
     )
-    # behind the fix of what leads, a cause that is only possible stands with its remedies among the other
-    # causes
-    shown_fixes = [
-        (title, remedies)
-        for number, (title, remedies) in enumerate(fixes(document))
-        if not (lead and number > 0 and title.startswith(POSSIBLE))
-    ]
+    shown_fixes = fixes(document)
+    # a cause that is only possible has no fix yet
+    undecided = lead is None or lead.status == "possible"
     weaker = [
         c
         for c in document.causes
-        if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))
+        if c.status != "ruled-out"
+        and not (lead and c.id == "benign")
+        and (c.status == "possible" or not (lead and c.id == lead.cause))
     ]
     context = {
         "doc": document,
@@ -120,8 +110,9 @@ def render_index(
         "test": test,
         "diff": diff,
         "collect": collect,
+        "fits": fits,
         "counts": _counts(document),
-        "verify": causes()[lead.cause].verify if lead and lead.cause in causes() else "",
+        "verify": "" if undecided else getattr(causes().get(lead.cause), "verify", ""),
         "lead": lead,
         "ahead": ahead,
         # the best picture of the step that leads; if nothing is wrong, of any step
@@ -145,7 +136,9 @@ def render_index(
             ),
             lead,
         ),
-        "weaker": [c for c in weaker if not {c.title, f"{POSSIBLE}{c.title}"} & dict(shown_fixes).keys()],
+        "undecided": undecided,
+        "apart": [f.title for s in document.steps for f in s.findings if f.id == "several-jobs"],
+        "weaker": [c for c in weaker if c.title not in dict(shown_fixes)],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
         "fixes": shown_fixes,
         "fixed": [
@@ -163,7 +156,7 @@ def render_index(
                 for f in s.findings
                 if one_step and not f.cause and f != lead
             },
-            **{title: c for c in weaker for title in (c.title, f"{POSSIBLE}{c.title}")},
+            **{c.title: c for c in weaker},
         },
         # what would decide a cause is no evidence
         "grounds": lambda f: [e for e in f.evidence if not e.text.startswith("decides: ")],
@@ -213,9 +206,6 @@ def _counts(document: VerdictDocument) -> str:
 
 def _table(data: dict[str, Any]) -> Table:
     """The recorded table; one of another version that cannot be shown says so."""
-    rows = data.get("rows")
-    if isinstance(rows, list) and all(isinstance(row, list) for row in rows):
-        data = {**data, "rows": [[{"text": c} if isinstance(c, str) else c for c in row] for row in rows]}
     try:
         return read(Table, data)
     except RecordError as error:

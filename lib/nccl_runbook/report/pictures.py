@@ -61,7 +61,7 @@ class Curve:
         if len({x for x, _ in every}) < 2:
             return ""
         limits = {name: y for name, y in self.limits.items() if 1e-9 < y < 1e12}
-        plot = Plot([x for x, _ in every], [*(y for _, y in every), *limits.values()])
+        plot = Plot(sorted({x for x, _ in every}), [*(y for _, y in every), *limits.values()])
         return str(macros("pictures.svg.j2").curve(self, plot, points, limits, size_words))
 
 
@@ -99,19 +99,24 @@ class Bars:
         return str(macros("pictures.svg.j2").bars(shown, self.unit)) if shown else ""
 
 
+@dataclasses.dataclass
 class Plot:
-    """Maps values to positions. ``width``, ``height``: of the picture in pixels; the other fields are edges
-    of the plot area."""
+    """Maps values to positions. ``xs``, ``ys``: every value, positive; ``width``, ``height``: of the picture
+    in pixels; ``left`` to ``bottom``: edges of the plot area."""
 
-    width, height, left, right, top, bottom = 680, 270, 54, 510, 22, 234
+    xs: list[float]
+    ys: list[float]
+    width: int = 680
+    height: int = 270
+    left: int = 54
+    right: int = 510
+    top: int = 22
+    bottom: int = 234
 
-    def __init__(self, xs: list[float], ys: list[float]) -> None:
-        self.x0, self.x1 = math.log2(min(xs)), math.log2(max(xs))
-        self.y0, self.y1 = (
-            math.floor(math.log10(min(ys))),
-            max(math.ceil(math.log10(max(ys))), math.floor(math.log10(min(ys))) + 1),
-        )
-        self.xs = sorted(set(xs))
+    def __post_init__(self) -> None:
+        self.x0, self.x1 = math.log2(min(self.xs)), math.log2(max(self.xs))
+        self.y0 = math.floor(math.log10(min(self.ys)))
+        self.y1 = max(math.ceil(math.log10(max(self.ys))), self.y0 + 1)
 
     def x(self, value: float) -> float:
         """Horizontal position in pixels, on a scale of powers of two."""

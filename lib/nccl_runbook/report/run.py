@@ -91,7 +91,7 @@ def collect(run_dir: Path) -> RunFolder:
 def judge(folder: RunFolder) -> list[Finding]:
     """At least one finding: records read, a record unreadable, or none at all. The verdict itself sums up
     the steps."""
-    findings = [
+    unreadable = [
         Finding(
             "record-unreadable",
             Severity.UNKNOWN,
@@ -100,17 +100,17 @@ def judge(folder: RunFolder) -> list[Finding]:
         )
         for step, why in folder.unreadable.items()
     ]
-    if not folder.read:
-        return [*findings, Finding("no-records", Severity.UNKNOWN, f"no step left a record in {folder.name}")]
-    return [
-        *findings,
+    read = (
         Finding(
             "records-read",
             Severity.OK,
             f"{counted(len(folder.read), 'record')} read",
             (Evidence(", ".join(folder.read), folder.name),),
-        ),
-    ]
+        )
+        if folder.read
+        else Finding("no-records", Severity.UNKNOWN, f"no step left a record in {folder.name}")
+    )
+    return [*unreadable, read]
 
 
 def write_by_hand(run_dir: Path, by_hand: bool) -> Line:

@@ -60,7 +60,7 @@ class Table:
 
     caption: str
     columns: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[Cell | str]]
     note: str = ""
     curve: Curve | Lanes | Bars | None = None
     drawn: Literal["", "grid", "spread", "strip"] = ""

@@ -30,7 +30,6 @@ from nccl_runbook.report.verdict_sentence import (
 )
 
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
-POSSIBLE = "Possible: "  # before the title of a cause that its evidence does not prove
 
 
 def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument:
@@ -198,8 +197,7 @@ def _different(records: Iterable[Record]) -> list[str]:
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
     """(title, remedies): first what leads, then most certain first: of established and likely causes, then of
     findings from WARN up without a cause; of what is only noted, only if nothing is wrong. If there are
-    neither: of possible causes and unknown findings, then of unexplained ones, so that a page with trouble
-    always says what to do."""
+    neither: of unknown findings, then, unless a possible cause says more, of unexplained ones."""
     free = worst_first(
         f for s in document.steps for f in s.findings if f.cause is None and f.remedy and f.id != UNDECIDED
     )
@@ -219,14 +217,12 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
         ),
         *((f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)),
     ]
-    open_ones = [
-        *((f"{POSSIBLE}{c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy),
-        *((f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN),
-    ]
-    cards = sure or open_ones or [(f.title, list(f.remedy)) for f in bad]
+    unexplained = [] if any(c.status == "possible" and c.remedy for c in document.causes) else bad
+    open_ones = [f for f in free if f.severity is Severity.UNKNOWN] or unexplained
+    cards = sure or [(f.title, list(f.remedy)) for f in open_ones]
     if lead := leading(document.steps, document.causes):
         ahead = {lead.title, *(c.title for c in document.causes if c.id == lead.cause)}
-        cards.sort(key=lambda card: card[0].removeprefix(POSSIBLE) not in ahead)
+        cards.sort(key=lambda card: card[0] not in ahead)
     # each remedy stands once
     first = {r: at for at, (_, remedies) in reversed([*enumerate(cards)]) for r in remedies}
     return [

@@ -1,10 +1,11 @@
 """The fields of verdict.json."""
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Literal
 
 from nccl_runbook.core.findings import Evidence, Finding, Remedy
-from nccl_runbook.core.records import Judged, some, strict
+from nccl_runbook.core.records import Judged, strict
 
 AT_WORK, TO_COME = "still at work", "not run yet"
 
@@ -19,9 +20,9 @@ class RunInfo:
     id: str
     started: str
     command: str = ""
-    planned: list[str] = some(list)
-    asked: list[str] = some(list)
-    not_run: dict[str, str] = some(dict)
+    planned: list[str] = dataclasses.field(default_factory=list)
+    asked: list[str] = dataclasses.field(default_factory=list)
+    not_run: dict[str, str] = dataclasses.field(default_factory=dict)
     fail_on: Literal["broken", "degraded", "unknown", "never"] = "unknown"
     interrupted: bool = False
     signal: int = 0
@@ -34,9 +35,9 @@ class Cause:
     id: str
     status: Literal["established", "likely", "possible", "ruled-out"]
     title: str
-    evidence: list[Evidence] = some(list)
-    against: list[Evidence] = some(list)
-    remedy: list[Remedy] = some(list)
+    evidence: list[Evidence] = dataclasses.field(default_factory=list)
+    against: list[Evidence] = dataclasses.field(default_factory=list)
+    remedy: list[Remedy] = dataclasses.field(default_factory=list)
 
 
 @strict
@@ -47,7 +48,7 @@ class StepEntry:
     status: Literal["ok", "note", "warn", "broken", "unknown", "skipped"]
     reason: str = ""
     wall_s: float = 0.0
-    findings: list[Finding] = some(list)
+    findings: list[Finding] = dataclasses.field(default_factory=list)
     record: str = ""
 
 
@@ -63,10 +64,10 @@ class VerdictDocument:
     verdict: Literal["healthy", "degraded", "broken", "unknown"]
     sentence: str
     exit_code: int
-    judged: Judged = some(Judged)
-    causes: list[Cause] = some(list)
-    steps: list[StepEntry] = some(list)
-    not_looked_at: list[str] = some(list)
+    judged: Judged = dataclasses.field(default_factory=Judged)
+    causes: list[Cause] = dataclasses.field(default_factory=list)
+    steps: list[StepEntry] = dataclasses.field(default_factory=list)
+    not_looked_at: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def running(self) -> bool:

@@ -19,8 +19,8 @@ _STARTED = re.compile(r"(?:.*/)?(?:python[\d.]*|[a-z_]+_perf|(?!mason)[^/]*\.py)
 _NO_RANKS = re.compile(r" (?:-c|pip|conda|ray)(?: |$)|prep|tokeni[sz]|download|convert")
 
 # by: the outermost launcher; nodes: 0 if no launcher names a number; ranks: on a node; gpus: that they have
-# there, 0 if it is not known; text: all launchers with their own words
-Size = collections.namedtuple("Size", "by nodes ranks gpus text")
+# there, 0 if it is not known; text: all launchers with their own words; rest: what they start
+Size = collections.namedtuple("Size", "by nodes ranks gpus text rest")
 
 
 @functools.cache
@@ -64,12 +64,14 @@ def size_of(
     end = next((i for i in range(at[-1] + 1, script) if _STARTED.fullmatch(names[i])), script)
     gpus, shown, ranks, nodes, texts = per_node(asked)[1], env.get("CUDA_VISIBLE_DEVICES", ""), 1, 0, []
     # PET_NNODES stands for --nnodes (torch 2.13, distributed/argparse_util.py)
-    preset = [f"--{name[4:].lower()}={value}" for name, value in env.items() if name.startswith("PET_")]
+    preset = {
+        "torch": [f"--{name[4:].lower()}={value}" for name, value in env.items() if name.startswith("PET_")],
+        # a step runs on all nodes of its job, unless its own words say otherwise
+        "srun": [f"--nodes={asked['nodes']}"] if asked.get("nodes") else [],
+    }
     for i, j in itertools.pairwise((*at, end)):
         row = _programs()[names[i]]
-        texts.append(
-            " ".join((names[i], *(preset if names[i].startswith("torch") else ()), *words[i + 1 : j]))
-        )
+        texts.append(" ".join((names[i], *preset.get(names[i][:5], ()), *words[i + 1 : j])))
         own = numbers(names[i], texts[-1])
         if "is_node" in row:
             asked, gpus, shown = own, 0, ""
@@ -85,13 +87,34 @@ def size_of(
         ranks = 1
     listed = shown.count(",") + 1 if _GPUS.fullmatch(shown) else 0
     text = " ".join((f"{ranks} ranks:", *texts, *words[end : end + 1]))
-    return Size(names[at[0]], nodes, ranks, min(filter(None, (listed, gpus)), default=0), text[:MOST_TEXT])
+    return Size(
+        names[at[0]],
+        nodes,
+        ranks,
+        min(filter(None, (listed, gpus)), default=0),
+        text[:MOST_TEXT],
+        " ".join(words[end:])[:MOST_TEXT],
+    )
 
 
-def faults(sizes: Iterable[Size]) -> dict[str, str]:
-    """What the table says against these commands: its id, and the command."""
-    rows = table("scripts/launchers")["fault"]
-    return {name: s.text for name, row in rows.items() for s in sizes if re.search(row["when"], s.text)}
+def faults(sizes: Iterable[Size], written: str) -> dict[str, str]:
+    """What the table says against these commands, or against the text as it is written: its id, and the
+    command or the lines."""
+    rows = table("scripts/launchers")["fault"].items()
+    return {
+        name: m[m.re.groupindex.get("line", 0)].strip()
+        for name, row in rows
+        if "when" not in row and (m := re.search(row["text"], written))
+    } | {
+        name: size.text
+        for name, row in rows
+        for size in sizes
+        if re.search(row.get("when", "$^"), size.text)
+        and re.search(row.get("and", ""), size.text)
+        and not re.search(row.get("never", "$^"), size.text)
+        and re.search(row.get("starts", ""), size.rest)
+        and re.search(row.get("text", ""), written)
+    }
 
 
 def lines_of(text: str, limit: str) -> list[int]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from nccl_runbook.scripts import accelerate, counts, manifests
 
 MOST_BYTES = 1 << 20
+MOST_WRITTEN = 1 << 14  # characters of a text that is compared as a whole: some faults take their square
 MOST_COMMANDS = 50_000  # of one text; with more it is a log or a table
 MOST_LEVELS = 4
 MOST_HEREDOCS = 500  # of one text: for each the rest is searched
@@ -33,14 +34,11 @@ _QUOTED = re.compile(r"\"((?:[^\"\\]++|\\.)*+)\"|'([^']*)'|\\(.)", re.S)
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.M)
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()\n]|\([^()\n]{0,99}\)){0,200})\)\)")
 _USED = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^{}$]*))?\}|(\w+))")
-_KEPT = re.compile(r"\$\{(\w+):?=([^{}$]*)\}")  # sets the variable, too, unless it is set
 _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
 _SEEN = (
     "CUDA_VISIBLE_DEVICES",
     *(f"PET_{n}" for n in ("NNODES", "NPROC_PER_NODE", "RDZV_ENDPOINT", "MASTER_ADDR")),
 )
-_SUBMIT = ("sbatch", "salloc", "mason.py")
-_NO_SHELL = {"cat", "python", "python3"}  # unless they write a file
 _SHELL = re.compile(r"-[a-z]{0,3}c|--wrap")
 MOST_OUTSIDE = 60  # words
 # overrides as Hydra and OmegaConf take them
@@ -98,7 +96,7 @@ class Script:
 @functools.lru_cache(2)  # diagnose asks for its settings and for its plan
 def read(text: str) -> Script:
     """Every command of the text in order, and the size of the job."""
-    text = manifests.as_script(accelerate.as_launch(text))
+    written, text = text, manifests.as_script(accelerate.as_launch(text))
     asked = counts.numbers("sbatch", " ".join(_DIRECTIVE.findall(text[:MOST_BYTES])))
     nodes = asked.get("nodes", 0)
     ranks, gpus = counts.per_node(asked)
@@ -114,22 +112,23 @@ def read(text: str) -> Script:
     commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
     sizes = [s for c in commands if (s := counts.size_of(c.words, c.outside, c.env, asked))]
     jobs = [
-        counts.Size("", nodes, 0, gpus, ""),
-        *(s for s in sizes if s.by in _SUBMIT),
+        counts.Size("", nodes, 0, gpus, "", ""),
+        *(s for s in sizes if s.by in ("sbatch", "salloc", "mason.py")),
     ]
     sourced = [
         *(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
         *(file for c in commands for file in c.flags.get("env_file", ())[:1]),
     ]
+    rays = [counts.numbers("ray", size.text).get("ranks", 0) for size in sizes]
     unsure = _UNSURE.search(text[:MOST_BYTES])
     return Script(
         commands,
         next((job.nodes for job in jobs if job.nodes), 0),
-        gpus=next((job.gpus for job in jobs if job.gpus), 0),
+        gpus=next(filter(None, (*(job.gpus for job in jobs), *rays)), 0),
         spread=max(nodes, *(size.nodes for size in (*jobs, *sizes))),
         sourced=tuple(dict.fromkeys(sourced)),
         crowded=() if unsure else next(((s.ranks, s.gpus) for s in sizes if 0 < s.gpus < s.ranks), ()),
-        faults={} if unsure else counts.faults(sizes),
+        faults=counts.faults(() if unsure else sizes, written if len(written) <= MOST_WRITTEN else ""),
     )
 
 
@@ -149,7 +148,13 @@ def _commands(
         for words in _split(with_arithmetic(text, None))
         for line in _groups(words, lambda word: word and not word.strip(";&|\n"))
     ):
-        kept = (pair for word in line if "=" in word and "{" in word for pair in _KEPT.findall(word))
+        # ${NAME:=value} sets the variable, too, unless it is set
+        kept = (
+            pair
+            for word in line
+            if "=" in word and "{" in word
+            for pair in re.findall(r"\$\{(\w+):?=([^{}$]*)\}", word)
+        )
         known |= {name: value for name, value in kept if name not in known}
         words, env, at = [part for word in line for part in _expanded(word, known, left)], {}, 0
         while at < len(words) and (words[at] in _BEFORE or _PREFIX.fullmatch(words[at])):
@@ -158,15 +163,20 @@ def _commands(
             at += 1
         if at == len(words):
             known |= env
-            continue
-        visible = {n: known[n] for n in _SEEN if n in known}
-        for command in _groups(words[at:], lambda word: word == "--"):
-            yield Command(tuple(command), _flags(command), {**visible, **env}, outside)
-            # the word behind `bash -c` or --wrap is a text with commands of its own
-            inner = next((i for i, word in enumerate(command, 1) if _SHELL.fullmatch(word)), len(command))
-            if levels and inner < len(command) and re.search(r"\s", command[inner]):
-                below = (*outside, *command[:inner])[-MOST_OUTSIDE:]
-                yield from _commands(command[inner], {**known, **env}, left, below, levels - 1)
+        else:
+            visible = {n: known[n] for n in _SEEN if n in known}
+            for command in _groups(words[at:], lambda word: word == "--"):
+                yield Command(tuple(command), _flags(command), {**visible, **env}, outside)
+                # the word behind `bash -c` or --wrap is a text with commands of its own
+                inner = next((i for i, word in enumerate(command, 1) if _SHELL.fullmatch(word)), len(command))
+                if levels and inner < len(command) and re.search(r"\s", command[inner]):
+                    yield from _commands(
+                        command[inner],
+                        {**known, **env},
+                        left,
+                        (*outside, *command[:inner])[-MOST_OUTSIDE:],
+                        levels - 1,
+                    )
 
 
 def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:
@@ -237,7 +247,8 @@ def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
                     ).search(text, at)
                     begin, at = at, end.end() if end else at
                     writes = any(">" in word for word in words)
-                    if levels and (writes or not _NO_SHELL & {*words}):
+                    # cat and Python do not run the text as a shell
+                    if levels and (writes or not {"cat", "python", "python3"} & {*words}):
                         yield from _split(text[begin:at].rpartition("\n")[0], levels - 1)
                 heredocs = []
             words = []

@@ -80,9 +80,8 @@ def _identify(outcomes: Outcomes) -> Diagnosis:
         return Diagnosis(
             "split", sides=tuple(sorted(tuple(sorted(side)) for side in sides)), within=outcomes.smallest
         )
-    if not sides or (len(sides) > 2 and len(sides[0]) < 2):
-        return Diagnosis("unclear", within=outcomes.smallest)
-    return _located(outcomes, bad, sides)
+    is_unclear = not sides or (len(sides) > 2 and len(sides[0]) < 2)
+    return Diagnosis("unclear", within=outcomes.smallest) if is_unclear else _located(outcomes, bad, sides)
 
 
 def _no_two(outcomes: Outcomes, rest: List[int]) -> bool:

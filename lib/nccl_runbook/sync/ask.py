@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Union
 
-from nccl_runbook.core.facts import Gap, counted, fields_in, grouped
+from nccl_runbook.core.facts import Gap, Unusable, counted, fields_in, grouped
 from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import own_folder, sweep
@@ -56,7 +56,7 @@ def collect(
         str(repeats),
     ]
     if tp < 1 or (len(devices) - 1) % tp:
-        raise ValueError(
+        raise Unusable(
             f"tensor_parallel: the number of engine ranks, {len(devices) - 1}, is not a multiple of {tp}"
         )
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
@@ -67,7 +67,7 @@ def collect(
         and any("disk" in m and "shm" not in m for m in chosen)
         and not os.access(os.path.join(parent, ""), os.W_OK | os.X_OK)
     ):
-        raise ValueError(f"directory: there is no folder {parent} in which files can be written")
+        raise Unusable(f"directory: there is no folder {parent} in which files can be written")
     worlds: Dict[str, Union[World, Gap]] = {}
     arms: Dict[str, Union[SyncArm, Gap]] = {}
     say(
@@ -85,7 +85,24 @@ def collect(
             f"[{len(arms)}/{len(chosen)}] {f'{method}: {world}' if isinstance(world, Gap) else arms[method]}"
             f"{then}"
         )
-    return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, arms, tp)
+    ran = [w for w in worlds.values() if isinstance(w, World)]
+    hellos = [r.first("hello") or {} for r in ran[0].ranks] if ran else []
+    moved = next((e for w in ran for r in w.ranks for e in r.named("sync")), {})
+    return SyncRuns(
+        model=spec["name"],
+        layers=spec["layers"],
+        layers_of=spec["layers_of"],
+        tensors=moved.get("tensors", 0),
+        size_bytes=moved.get("bytes", 0),
+        repeats=repeats,
+        directory=parent,
+        file_system=_file_system(parent) if local else "",
+        devices=list(devices),
+        gpu_names=[h.get("name", "") for h in hellos],
+        uuids=[h.get("uuid", "") for h in hellos],
+        arms=arms,
+        tensor_parallel=tp,
+    )
 
 
 def _folder(method: str, place: str, local: bool) -> ContextManager[str]:
@@ -99,7 +116,7 @@ def _numbers(name: str, text: str, least: int) -> str:
     """The text, if it is whole numbers of at least ``least`` with commas."""
     parts = [p.strip() for p in text.split(",")]
     if not all(p.isdecimal() and least <= int(p) < 1 << 20 for p in parts):
-        raise ValueError(
+        raise Unusable(
             f"{name}: {text!r} is not of the form 512 or 64,256, each from {least} to {(1 << 20) - 1}"
         )
     return ",".join(parts)
@@ -121,7 +138,7 @@ def methods_of(methods: str, devices: Sequence[Optional[int]] = (None,)) -> List
     names = [m.strip() for m in methods.split(",")]
     for name in names:
         if name.partition("@")[0] not in METHODS or (resharded(name) and "+" in name):
-            raise ValueError(
+            raise Unusable(
                 f"unknown method {name!r}. Write usual (the default selection of methods), all, or "
                 f"some of {', '.join(METHODS)}"
             )
@@ -185,36 +202,6 @@ def _world(
             min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s,
             shown=spec.get("line", ""),
         )
-    )
-
-
-def _runs(
-    spec: Dict[str, Any],
-    devices: List[Optional[int]],
-    parent: str,
-    file_system: str,
-    repeats: int,
-    worlds: Dict[str, Union[World, Gap]],
-    arms: Dict[str, Union[SyncArm, Gap]],
-    tp: int,
-) -> SyncRuns:
-    ran = [w for w in worlds.values() if isinstance(w, World)]
-    hellos = [r.first("hello") or {} for r in ran[0].ranks] if ran else []
-    moved = next((e for w in ran for r in w.ranks for e in r.named("sync")), {})
-    return SyncRuns(
-        model=spec["name"],
-        layers=spec["layers"],
-        layers_of=spec["layers_of"],
-        tensors=moved.get("tensors", 0),
-        size_bytes=moved.get("bytes", 0),
-        repeats=repeats,
-        directory=parent,
-        file_system=file_system,
-        devices=list(devices),
-        gpu_names=[h.get("name", "") for h in hellos],
-        uuids=[h.get("uuid", "") for h in hellos],
-        arms=arms,
-        tensor_parallel=tp,
     )
 
 

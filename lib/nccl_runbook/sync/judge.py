@@ -158,8 +158,9 @@ def topology(runs: SyncRuns | Gap) -> str:
     if refused and len(known) == len(runs.devices):
         return "bus-ids"
     carried = " ".join(name for a in nccl if isinstance(a.transports, dict) for name in a.transports)
-    ways = {"P2P": "p2p", "SHM": "shm", "NET": "sockets"}
-    return next((way for name, way in ways.items() if name in carried), "")
+    return next(
+        (way for name, way in {"P2P": "p2p", "SHM": "shm", "NET": "sockets"}.items() if name in carried), ""
+    )
 
 
 def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:

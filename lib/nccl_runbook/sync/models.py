@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.causes.tables import table
-from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.facts import Unusable, grouped
 from nccl_runbook.sync.pays.read import MOST_HEADER, first_bytes, header, json_object
 
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
@@ -27,7 +27,7 @@ def part(spec: dict[str, Any], layers: int = 0) -> dict[str, Any]:
     Its ``line`` is shell text that prints this specification."""
     own = [sys.executable, "-m", "nccl_runbook.sync.models", spec.get("source", spec["name"]), str(layers)]
     if layers > spec["layers_of"]:
-        raise ValueError(f"layers: {layers} is more than the {spec['layers_of']} layers of {spec['name']}")
+        raise Unusable(f"layers: {layers} is more than the {spec['layers_of']} layers of {spec['name']}")
     return {
         **spec,
         "layers": layers or spec["layers_of"],
@@ -115,7 +115,7 @@ def find(name: str) -> dict[str, Any]:
     if os.path.exists(name):
         return {**_bounded(_from_path(Path(name)), name), "source": os.path.abspath(name)}
     near = difflib.get_close_matches(name, known, 1, 0.4)
-    raise ValueError(
+    raise Unusable(
         f"unknown model {name!r}: "
         + (f"did you mean {near[0]}? " if near else "")
         + f"known: {', '.join(known)}"
@@ -130,7 +130,7 @@ def _bounded(spec: dict[str, Any], path: str) -> dict[str, Any]:
     if count > _MOST_TENSORS or not any(
         math.prod(shape) for _, shape in spec["head"] + spec["layer"] + spec["tail"]
     ):
-        raise ValueError(
+        raise Unusable(
             f"{path} has {count} tensors{' without a byte' if count <= _MOST_TENSORS else ''}, so it "
             "is not a model that a sync can move"
         )
@@ -145,7 +145,7 @@ def _from_path(path: Path) -> dict[str, Any]:
             if (path / n).is_file()
         ]
         if not files:
-            raise ValueError(f"{path} contains no config.json and no safetensors files")
+            raise Unusable(f"{path} contains no config.json and no safetensors files")
         path = files[0]
     if path.suffix == ".safetensors":
         return _listed(path.name, _shapes(path))
@@ -163,7 +163,7 @@ def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     further = [name for name in ("attention_bias", "mlp_bias", "mlp_only_layers") if config.get(name)]
     kind = " with ".join([re.sub("^mistral$", "llama", str(config.get("model_type", ""))), *further])
     if kind not in _LAYOUTS:
-        raise ValueError(
+        raise Unusable(
             f"{path}: the tensors of a {kind[:60]!r} model are not known (known: "
             f"{', '.join(_LAYOUTS)}). Name its safetensors index instead"
         )
@@ -171,7 +171,7 @@ def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     def number(*names: str) -> int:
         value = next((config[n] for n in names if config.get(n) is not None), None)
         if type(value) is not int or not 0 < value < _MOST:
-            raise ValueError(f"{path}: {names[0]} is missing, or is not a possible value")
+            raise Unusable(f"{path}: {names[0]} is missing, or is not a possible value")
         return value
 
     moe, hidden, heads = kind == "qwen3_moe", number("hidden_size"), number("num_attention_heads")

@@ -13,13 +13,21 @@ from nccl_runbook.logs.kind import DUMP_NAME
 from nccl_runbook.messages.clues import ENDED, SLOW, compiled, says, works
 from nccl_runbook.messages.excerpt import TRACEBACK
 from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs
-from nccl_runbook.messages.judge import Indication, current, failed_line, surely_after
+from nccl_runbook.messages.judge import (
+    Indication,
+    current,
+    failed_line,
+    has_ended,
+    is_same_attempt,
+    surely_after,
+)
 from nccl_runbook.messages.lines import EXPRESSIONS
 from nccl_runbook.triage.hypotheses.judge_attempts import pointers
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     Answer,
     Decides,
     Hypothesis,
+    after_end,
     carried_over,
     not_done,
     platform,
@@ -31,7 +39,6 @@ from nccl_runbook.triage.hypotheses.judge_undecided import (
     log_points_to_cause,
     nothing_shown,
     result_code,
-    there,
     undecided,
 )
 from nccl_runbook.triage.hypotheses.judge_weights import (
@@ -45,7 +52,6 @@ from nccl_runbook.triage.ranks import (
     judge_experiments,
 )
 
-HANG = "nccl-runbook hang "
 _ONLY_SLOW = SLOW - {"communicator-recreated"}  # which also takes memory
 # causes that contain the end of a job, or that it never started
 _STOPS = ENDED | {"peer-crashed", "scheduler-refused", "program-not-started"}
@@ -64,43 +70,22 @@ _WARNINGS: Rows = (  # a result code of NCCL names no reason
 def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; empty if nothing is known. `benign` alone means that only harmless messages
     were seen."""
-    out = judge_experiments.ruled_out(logs.context)
-    not_ruled_out = [
-        p
-        for p in (weighed(p, logs) for p in pointers(logs))
-        if p.status == "established" or p.cause not in out
-    ]
+    ruled_out = judge_experiments.ruled_out(logs.context)
+    indications = [weighed(p, logs) for p in pointers(logs)]
+    not_ruled_out = [p for p in indications if p.status == "established" or p.cause not in ruled_out]
+    # what had failed comes first
     in_order = sorted(
         [*not_ruled_out, *judge_experiments.experiments(logs.context)],
-        key=lambda p: (follows_failure(p, logs), p.place),
-    )  # what had failed comes first
-    ranked = _without_noise(
-        sorted(
-            [
-                _hypothesis(cause, those, logs)
-                for cause, those in grouped((p.cause, p) for p in in_order).items()
-            ],
-            key=lambda h: _order(h, logs),
-        ),
-        logs,
+        key=lambda p: (follows_failure(p, logs), p.left_behind, p.place),
     )
+    left_behind = {p.cause for p in in_order} - {p.cause for p in in_order if not p.left_behind}
+    by_cause = grouped((p.cause, p) for p in in_order)
+    hypotheses = [_hypothesis(cause, own, logs) for cause, own in by_cause.items()]
+    ranked = _without_noise(sorted(hypotheses, key=lambda h: _order(h, logs, h.cause in left_behind)), logs)
     if platform(logs):
         ranked = [carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY]
-    return _worth_showing(ranked)
-
-
-def _order(hypothesis: Hypothesis, logs: Logs) -> tuple[float, bool]:
-    """Place of a hypothesis, the smallest first: the surest; not a cause of slowness, which ends no job,
-    before what is likely to have ended it; not a warning before an error that a rank raised."""
-    place: float = STATUSES.index(hypothesis.status)
-    if hypothesis.cause in _ONLY_SLOW and not says(logs.context, "<slow>"):
-        place = max(place, STATUSES.index("likely") + 0.5)
-    return place, logs.raised is not None and bool(_WARNING.match(hypothesis.evidence[0].text))
-
-
-def _worth_showing(ranked: list[Hypothesis]) -> list[Hypothesis]:
-    """The first ones, and of the rest what another job in these files may have: what is sure, and the first
-    of each file."""
+    # keep the first ones; from the rest keep what may belong to another job in these files: what is sure, and
+    # the first of each file
     first_of_file = {h.evidence[0].file: h for h in reversed(ranked)}
     return [
         h
@@ -109,11 +94,22 @@ def _worth_showing(ranked: list[Hypothesis]) -> list[Hypothesis]:
     ]
 
 
-def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hypothesis:
+def _order(hypothesis: Hypothesis, logs: Logs, behind: bool) -> tuple[float, bool]:
+    """Place of a hypothesis, the smallest first: the surest; not a cause of slowness, which ends no job, or
+    what an earlier attempt printed (``behind``) before what is likely to have ended it; not a warning before
+    an error that a rank raised."""
+    place: float = STATUSES.index(hypothesis.status)
+    if behind or (hypothesis.cause in _ONLY_SLOW and not says(logs.context, "<slow>")):
+        place = max(place, STATUSES.index("likely") + 0.5)
+    return place, logs.raised is not None and bool(_WARNING.match(hypothesis.evidence[0].text))
+
+
+def _hypothesis(cause_id: str, indications: list[Indication], logs: Logs) -> Hypothesis:
     """The indications of one cause as one hypothesis: the surest gives its status, and the one that knows
     most about the first line gives the explanation and the remedy."""
-    best = sorted(own_pointers, key=lambda p: STATUSES.index(p.status))
-    status, surest = best[0].status, [p for p in best if p.status == best[0].status]
+    best = sorted(indications, key=lambda p: STATUSES.index(p.status))
+    status = best[0].status
+    surest = [p for p in best if p.status == status]
     about_first_line = [
         p
         # of a crash, a weaker message of the line that the rank raised says more
@@ -122,8 +118,9 @@ def _hypothesis(cause_id: str, own_pointers: list[Indication], logs: Logs) -> Hy
     ]
     speaks = (about_first_line or [p for p in surest if p.advice] or best)[0]
     advice = speaks.advice or Advice()
-    quoted = (speaks, *best) if advice.says else best  # first the line of which the answer speaks
-    evidence = tuple(dict.fromkeys(line for p in quoted for line in p.evidence))[:8]
+    quoted = (speaks, *best) if advice.says else best  # first the line that the answer is about
+    lines = dict.fromkeys(line for p in quoted for line in p.evidence)
+    evidence = tuple(line for line in lines if is_same_attempt(line, quoted[0].evidence[0], logs))[:8]
     place, raised = _raised(evidence, logs) if cause_id == "peer-crashed" else ("", None)
     if raised:  # the exception before what launchers report of it
         evidence = tuple(dict.fromkeys((raised, *evidence)))
@@ -154,14 +151,10 @@ def _raised(evidence: Sequence[LogLine], logs: Logs) -> tuple[str, LogLine | Non
     """(file:line of the program's own code that raised the first exception among these lines, the
     exception); ("", None) if its traceback does not show it."""
     frames = logs.seen[OWN_FRAME].lines if OWN_FRAME in logs.seen else []
-    for line in evidence:
+    is_error = compiled(EXPRESSIONS["rank-error"]).search
+    for line in (e for e in evidence if e == logs.raised or is_error(e.text)):
         for frame in frames:
-            raised = line == logs.raised or compiled(EXPRESSIONS["rank-error"]).search(line.text)
-            if (
-                raised
-                and 0 < line.line - frame.line <= TRACEBACK
-                and (frame.file, frame.rank) == (line.file, line.rank)
-            ):
+            if 0 < line.line - frame.line <= TRACEBACK and (frame.file, frame.rank) == (line.file, line.rank):
                 path, number = re.findall(r'"([^"]+)", line (\d+)', frame.text)[0]
                 return f"{path}:{number}", line
     return "", None
@@ -172,13 +165,11 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     reporter, it is left out."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
-    fine = works(logs.context) or any(
-        h.status == "likely" for h in benign
-    )  # the line itself reports that all is well
+    # a likely `benign`: the line itself reports that all is well
+    fine = works(logs.context) or any(h.status == "likely" for h in benign)
     harmless = {line for h in benign for line in h.evidence}
-    warned = [
-        h for h in others if any("NCCL WARN" in e.text and e not in harmless for e in h.evidence)
-    ]  # in words not known as harmless
+    # in words that are not known to be harmless
+    warned = [h for h in others if any("NCCL WARN" in e.text and e not in harmless for e in h.evidence)]
     grave = [
         h for h in others if h.status == "established" or (not fine and (h.status == "likely" or h in warned))
     ]
@@ -210,19 +201,26 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
                 "no log was given. Name a file or folder with --log (papermill: -p log PATH)",
             )
         ]
+    problems = {
+        f.name: f.problem
+        or f.left_out
+        or ("is empty" if not f.size_bytes and DUMP_NAME.search(f.name) else "")
+        for f in logs.files
+    }
     unread = [
-        Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),))
-        for name, why in {
-            f.name: f.problem
-            or f.left_out
-            or ("is empty" if not f.size_bytes and DUMP_NAME.search(f.name) is not None else "")
-            for f in logs.files
-        }.items()
-        if why
+        Finding("log-not-read", Severity.UNKNOWN, f"{name}: {problem}", (Evidence(problem, name),))
+        for name, problem in problems.items()
+        if problem
     ]
     if not hypotheses or hypotheses[0].cause == "benign":
-        code, failed = not hypotheses and result_code(logs), failed_line(logs)
-        ended = code and failed and failed.file != CONTEXT and not works(logs.context)
+        failed = failed_line(logs)
+        ended = (
+            not hypotheses
+            and result_code(logs)
+            and failed
+            and failed.file != CONTEXT
+            and not works(logs.context)
+        )
         severity = Severity.BROKEN if ended else Severity.UNKNOWN
         learn = remedies_for("", launcher=logs.launcher, rows=_WARNINGS) if ended else ()
         unread.insert(0, Finding("no-cause-in-log", severity, nothing_shown(logs, hypotheses), remedy=learn))
@@ -255,20 +253,19 @@ def _severity(hypothesis: Hypothesis, lead: Hypothesis, logs: Logs) -> Severity:
 def answer(logs: Logs, hang_asks: str | None = None) -> Answer:
     """The answer from the logs alone. ``hang_asks``: what `hang`, which read dumps among these files, asks
     for next."""
-    read, hypotheses = current(logs), judge(current(logs))
+    read = current(logs)
+    hypotheses = judge(read)
     if hang_asks is not None:
         hypotheses = [_after_hang(h, hang_asks) for h in hypotheses]
+    if has_ended(read):
+        hypotheses = list(map(after_end, hypotheses))
     shown = findings(dataclasses.replace(read, catalogue=logs.catalogue), hypotheses)
-    return Answer(read, hypotheses, shown, *there(read, hypotheses), tuple(fits(read, hypotheses)))
+    return Answer(read, hypotheses, shown, tuple(fits(read, hypotheses)))
 
 
 def _after_hang(hypothesis: Hypothesis, asks: str) -> Hypothesis:
     """The answer without a pointer to `hang`, which has already read these files."""
     decides = hypothesis.decides
-    if decides.line.startswith(HANG):
+    if decides.line.startswith("nccl-runbook hang "):
         decides = dataclasses.replace(decides, line=asks, why="what the dumps do not show")
-    remedy = (
-        dataclasses.replace(r, lines=tuple(line for line in r.lines if not line.startswith(HANG)))
-        for r in hypothesis.remedy
-    )
-    return dataclasses.replace(hypothesis, decides=decides, remedy=tuple(remedy))
+    return dataclasses.replace(hypothesis, decides=decides)

@@ -24,6 +24,7 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     versions_differ,
 )
 from nccl_runbook.triage.ranks.judge_indication import matches, traceback_advice, waiting_ranks
+from nccl_runbook.triage.ranks.judge_left import rank_left
 
 
 def judge_ranks(logs: Logs) -> list[Indication]:
@@ -33,6 +34,7 @@ def judge_ranks(logs: Logs) -> list[Indication]:
         for rule in (
             rank_raised_first,
             rank_never_came,
+            rank_left,
             counts_differ,
             calls_differ,
             rank_is_silent,
@@ -164,7 +166,13 @@ def rank_is_silent(logs: Logs) -> list[Indication]:
 def guards_failed(logs: Logs) -> list[Indication]:
     """A guard in the job itself measured the fault before the collective."""
     return [
-        Indication(match[3], "established", (line,), (), 0, Advice(f"{match[2]} (guard {match[1]})"))
+        Indication(
+            match[3],
+            "established",
+            (line,),
+            advice=Advice(f"{match[2]} (guard {match[1]})"),
+            message="guard-failed",
+        )
         for match, line in matches(logs, "guard-failed")
         if match[3] in causes()
     ]

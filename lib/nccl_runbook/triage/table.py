@@ -1,10 +1,8 @@
 """Tables of what a job printed: its ranks side by side, and unknown lines."""
 
-from collections.abc import Sequence
 from textwrap import shorten
 
-from nccl_runbook.causes.causes import Cause
-from nccl_runbook.core.facts import grouped, listed
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.messages.judge import when
@@ -15,7 +13,7 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 
 
 def tables(given: Answer) -> list[Table]:
-    """Every table with content: first what separates the remaining causes, then what was printed."""
+    """Every table with content."""
     logs = given.logs
     printed = [
         (ranks_table, logs.ranks),
@@ -24,8 +22,6 @@ def tables(given: Answer) -> list[Table]:
         (files_table, logs.files),
     ]
     return [
-        *fits_tables(given.fits),
-        *there_tables(logs.here, given.hosts, given.there),
         *(table(logs) for table, rows in printed if rows),
     ]
 
@@ -53,14 +49,15 @@ def ranks_table(logs: Logs) -> Table:
 def _row(rank: RankLog) -> list[object]:
     via = ", ".join(f"{name} {count}" for name, count in rank.transports.items()) or rank.network
     works = "; ".join(
-        f"{t.op} {t.seq if t.seq is not None else ''} after {t.ran_ms / 1000:.0f} s"
+        f"{t.op} {t.seq if t.seq is not None else ''}"
+        + (f" after {t.ran_ms / 1000:.0f} s" if t.ran_ms > 0 else "")
         for t in rank.timeouts[:3]
     )
     numbers = "; ".join(
         f"{f'group {name}'.strip()}: {rank.enqueued[name]}, {rank.completed.get(name, '?')}"
         for name in rank.enqueued
     )
-    error = _short(rank.first_error)
+    error = _short(rank.first_error, 180)  # torch names a source file before the reason
     return [
         str(rank.rank),
         Cell(error, "broken" if error else ""),
@@ -74,8 +71,8 @@ def _row(rank: RankLog) -> list[object]:
     ]
 
 
-def _short(line: LogLine | None) -> str:
-    return shorten(line.text, 90, placeholder=" ...") if line else ""
+def _short(line: LogLine | None, width: int = 90) -> str:
+    return shorten(line.text, width, placeholder=" ...") if line else ""
 
 
 def order_table(logs: Logs) -> Table:
@@ -89,7 +86,7 @@ def order_table(logs: Logs) -> Table:
             *(
                 (
                     t.at,
-                    "waited" + (f" {t.ran_ms / 1000:.0f} s" if t.ran_ms > 0 else ""),
+                    f"waited {t.ran_ms / 1000:.0f} s" if t.ran_ms > 0 else "in a collective",
                     "warn",
                     max(0, t.ran_ms),
                 )
@@ -106,7 +103,7 @@ def order_table(logs: Logs) -> Table:
         key=lambda row: row[0],
     )
     dated = {line.rank for _, line, *_ in timed}
-    undated = [(r.rank, r.first_error) for r in logs.ranks if r.first_error and timed and r.rank not in dated]
+    no_time = [r for r in logs.ranks if timed and r.last and r.rank not in dated]
     began = min((at - ran_s for at, _, _, ran_s in timed), default=0)  # a wait begins before its line
     apart = ", ".join(
         f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:]
@@ -123,8 +120,15 @@ def order_table(logs: Logs) -> Table:
     )
     lanes = grouped(
         [
-            *((f"rank {rank}", (0, "broken", "printed an error, no time")) for rank, _ in undated),
-            *((f"rank {r.rank}", (0, "broken", "printed nothing")) for r in (unheard(logs) if timed else ())),
+            *(
+                (f"rank {r.rank}", (0, "broken", "printed an error, no time"))
+                for r in no_time
+                if r.first_error
+            ),
+            *(
+                (f"rank {r.rank}", (0, "", "printed nothing in this log"))
+                for r in (unheard(logs) if timed else ())
+            ),
             *(
                 mark
                 for at, line, what, ran_s in sorted(timed, key=lambda row: (row[2].tone == "ok", row[0]))
@@ -137,6 +141,11 @@ def order_table(logs: Logs) -> Table:
                     ),
                 ]
             ),
+            *(
+                (f"rank {r.rank}", (0, "", "printed its last line, no time"))
+                for r in no_time
+                if not r.first_error
+            ),
         ]
     )
     return Table(
@@ -144,58 +153,22 @@ def order_table(logs: Logs) -> Table:
         ["time", "rank", "host", "what", "line"],
         [
             *(
-                ["no time", str(rank), line.host, Cell("first error", "broken"), _short(line)]
-                for rank, line in undated
+                ["no time", str(r.rank), r.last.host, Cell("first error", "broken"), _short(r.first_error)]
+                for r in no_time
+                if r.first_error
             ),
             *(
                 [f"+{at - began:.3f} s", str(line.rank), line.host, what, _short(line)]
                 for at, line, what, _ in timed[:100]
             ),
+            *(
+                ["no time", str(r.rank), r.last.host, "last line", _short(r.last)]
+                for r in no_time
+                if not r.first_error
+            ),
         ],
         note,
         Lanes(lanes),
-    )
-
-
-def fits_tables(fits: Sequence[Cause]) -> list[Table]:
-    """Causes that fit the symptom, below the test that separates them; empty without any."""
-    rows = [
-        [line, "; ".join(those)]
-        for line, those in grouped(
-            (fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits
-        ).items()
-    ]
-    return (
-        [
-            Table(
-                "Other causes of this symptom, without evidence in this log",
-                ["test that separates these causes", "causes"],
-                rows,
-            )
-        ]
-        if rows
-        else []
-    )
-
-
-def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
-    """What to run on other ``hosts``; empty without hosts. ``rows``: (line, what it separates, cost)."""
-    note = (
-        f"The log is from {listed(hosts, 4)}, but this machine is {here}, so no test was run. "
-        "If you can install nothing on those hosts, run python3 nccl-look.pyz --json look.json there, "
-        "and then nccl-runbook run --record look.json on this machine."
-    )
-    return (
-        [
-            Table(
-                "Run these on the hosts of the job",
-                ["line", "to check for", "takes"],
-                [list(row) for row in rows],
-                note,
-            )
-        ]
-        if hosts
-        else []
     )
 
 

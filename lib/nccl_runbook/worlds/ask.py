@@ -19,7 +19,7 @@ GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
 # A rank of a healthy world gives a sign of life at least every 1.5 s there; without any a world hangs. Once
 # one hung, less will do.
 STALL_FIRST_S, STALL_S = 12.0, 5.0
-SPENT = "no time was left for this test. Raise budget_s"
+SPENT = "too little time was left for this test. Raise budget_s"
 
 
 def on_gpus(devices: List[Optional[int]]) -> bool:
@@ -96,17 +96,23 @@ def world_sizes(most: int) -> List[int]:
 
 
 def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Ladder:
-    """Worlds of growing size until one fails or the budget (seconds) is spent."""
-    spent, rungs = budget(budget_s, on_gpus(devices)), []
-    wanted = world_sizes(len(devices))
-    for size in wanted:
-        if rungs and (not rungs[-1].passed or spent()):
+    """Worlds of growing size until one fails or the budget (seconds) is spent. The last seconds go to the
+    world of all ranks: a hang shows after STALL_FIRST_S, and the engine does not call a world hung that the
+    budget cut short."""
+    gpu, rungs = on_gpus(devices), []
+    spent, nearly_spent = budget(budget_s, gpu, STALL_FIRST_S), budget(budget_s, gpu)
+    wanted = left = world_sizes(len(devices))
+    while left and all(rung.passed for rung in rungs):
+        if rungs and nearly_spent():
+            left = left[-1:]
+        if rungs and spent():
             break
-        rungs += trials(
-            engine,
-            [request(counted(size, "rank"), devices[:size], deadline_s=0.0 if rungs else FIRST_DEADLINE_S)],
+        asked = request(
+            counted(left[0], "rank"), devices[: left[0]], deadline_s=0.0 if rungs else FIRST_DEADLINE_S
         )
-    return Ladder("nccl" if on_gpus(devices) else "gloo", wanted, rungs)
+        rungs += trials(engine, [asked])
+        left = left[1:]
+    return Ladder("nccl" if gpu else "gloo", wanted, rungs)
 
 
 def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union[Singles, Gap]:

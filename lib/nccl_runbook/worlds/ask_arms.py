@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, Unusable
 from nccl_runbook.core.facts_world import World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.warm_link import EngineError
@@ -91,12 +91,16 @@ def steering(environ: Mapping[str, str]) -> Dict[str, str]:
     }
 
 
+@dataclasses.dataclass(eq=False)
 class _Session:
-    """One round of arms: the engine, the ranks, and what time is left."""
+    """One round of arms: the engine, the ranks, and what time is left. ``deep``: whether there is time for
+    the later arms beside a control that passes."""
 
-    def __init__(self, engine: Engine, devices: List[Optional[int]], budget_s: float) -> None:
-        self.engine, self.devices, self.gpu = engine, devices, on_gpus(devices)
-        self.spent, self.deep, self.stall_s = budget(budget_s, self.gpu), budget_s >= DEEP_S, STALL_FIRST_S
+    engine: Engine
+    devices: List[Optional[int]]
+    spent: Callable[[], bool]
+    deep: bool
+    stall_s: float = STALL_FIRST_S
 
     def worlds(
         self, named: Mapping[str, Mapping[str, Optional[str]]], timed: bool = True
@@ -128,11 +132,11 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     if over_ib and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())):
         return Gap("absent", "no InfiniBand or RoCE device on this machine")
     if name == "interface pinned" and met and not any("NET" in key for key in met):
-        why = (
+        return Gap(
+            "unsupported",
             "no effect on this machine: the ranks connect without this setting, and no channel of NCCL "
-            "uses the network"
+            "uses the network",
         )
-        return Gap("unsupported", why)
     if used and acts_on and connected and not any(key.startswith(tuple(acts_on)) for key in used):
         what = " or ".join(a.split()[-1] for a in acts_on)
         return Gap("unsupported", f"not tested, because NCCL does not use {what} on this machine")
@@ -142,7 +146,7 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
 def check_only(name: str) -> None:
     """ValueError if ``name`` is neither empty nor one of the tests that may run alone beside the control."""
     if name and name not in TESTS:
-        raise ValueError(f"only: there is no test {name!r}. The tests are {', '.join(TESTS)}")
+        raise Unusable(f"only: there is no test {name!r}. The tests are {', '.join(TESTS)}")
 
 
 def collect(
@@ -157,8 +161,9 @@ def collect(
     ``halve``: search.halving.halve, which finds the guilty variables; ``only``: run this arm alone beside the
     control. ValueError if there is none of that name."""
     check_only(only)
-    session, alone = _Session(engine, devices, budget_s), len(devices) < 2
-    control, named = session.control(), {} if alone else ARMS if session.gpu else CPU_ARMS
+    gpu, alone = on_gpus(devices), len(devices) < 2
+    session = _Session(engine, devices, budget(budget_s, gpu), budget_s >= DEEP_S)
+    control, named = session.control(), {} if alone else ARMS if gpu else CPU_ARMS
     if alone and control.passed:
         return Gap("unsupported", "there is one GPU, but a transport test needs two ranks")
     left_out = {
@@ -167,22 +172,22 @@ def collect(
         else Gap("not-run", f"only {only} was asked for")
         for name in named
     }
-    trials: Dict[str, Union[Trial, Gap]] = {n: gap for n, gap in left_out.items() if gap is not None}
-    trials.update(
-        _trials(
+    trials: Dict[str, Union[Trial, Gap]] = {
+        **{n: gap for n, gap in left_out.items() if gap is not None},
+        **_trials(
             session,
             {
                 n: env
                 for n, (env, _, before) in named.items()
-                if n not in trials
+                if left_out[n] is None
                 and (before is None or n == only or (control.passed and before == "P2P off fails"))
             },
             control,
-        )
-    )
+        ),
+    }
     after = session.worlds({"control again": {}}, timed=control.passed).get("control again")
     ended = Gap("not-run", SPENT) if after is None else Trial("control again", after)
-    arms = _environment(session, Arms("nccl" if session.gpu else "gloo", control, [], ended), halve)
+    arms = _environment(session, Arms("nccl" if gpu else "gloo", control, [], ended), halve)
     for name, (env, _, before) in named.items():
         if name not in trials:
             why_not = _why_not_later(session, arms, before, trials)
@@ -209,9 +214,7 @@ def _why_not_later(
         )
     if not passed and clean_passes(arms):
         return Gap("not-run", "not needed, because a variable of your environment makes the difference")
-    if not passed and before and not fits:
-        return Gap("not-run", f"runs only if the test {before}")
-    return None
+    return None if passed or not before or fits else Gap("not-run", f"runs only if the test {before}")
 
 
 def _trials(

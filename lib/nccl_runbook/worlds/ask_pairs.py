@@ -37,6 +37,9 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
 
 
 def _fails_every_time(arms: Arms) -> bool:
-    after, devices = arms.control_after, arms.control.world.request.devices
-    steady = arms.control.failed_twice and (isinstance(after, Gap) or not after.passed)
-    return steady and len(set(devices)) == len(devices) > 2
+    devices = arms.control.world.request.devices
+    return (
+        arms.control.failed_twice
+        and (isinstance(arms.control_after, Gap) or not arms.control_after.passed)
+        and len(set(devices)) == len(devices) > 2
+    )

@@ -30,7 +30,8 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Ladder:
-    """Worlds of 1, 2, ... N ranks in order, up to the first that fails. ``wanted``: the sizes to try."""
+    """Worlds of 1, 2, ... N ranks in order, up to the first that fails; the last may be that of N ranks
+    although smaller ones were not tried. ``wanted``: the sizes to try."""
 
     backend: str
     wanted: List[int]

@@ -1,5 +1,4 @@
-"""With how many ranks does it fail, on which GPU, between which two; and 04's failing
-control by pairs of GPUs."""
+"""Findings of step 03: the number of ranks that fails, and the GPU, pair of GPUs or split at fault."""
 
 import dataclasses
 
@@ -29,15 +28,15 @@ def judge_worlds(
         return [Finding("not-run", Severity.UNKNOWN, ladder.detail or str(ladder))]
     if ladder.backend == "gloo":
         return _rehearsal(ladder)
-    located = _search(search)
+    trials = {} if isinstance(singles, Gap) else singles.trials
     alone = [
-        explain("gpu-fails-alone", f"GPU {g} alone", t.world, t.again)
-        for g, t in ({} if isinstance(singles, Gap) else singles.trials).items()
-        if not t.passed
+        explain("gpu-fails-alone", f"GPU {gpu} alone", trial.world, trial.again)
+        for gpu, trial in trials.items()
+        if not trial.passed
     ]
-    return [*located, *_ladder(ladder), *alone, *([] if located else _pairs(pairs))] or [
-        _healthy(ladder, pairs)
-    ]
+    located = _search(search)
+    findings = [*located, *_ladder(ladder), *alone, *([] if located else _pairs(pairs))]
+    return findings or [_healthy(ladder, pairs)]
 
 
 def _sizes(ladder: Ladder) -> str:
@@ -67,7 +66,8 @@ def _unknown(rule: str, title: str, text: str) -> Finding:
 def _ladder(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
         return [explain("first-failing-world-size", failing.name, failing.world, failing.again)]
-    untried = ", ".join(map(str, ladder.wanted[len(ladder.rungs) :]))
+    largest = max((rung.world.request.world_size for rung in ladder.rungs), default=0)
+    untried = ", ".join(str(size) for size in ladder.wanted if size > largest)
     return (
         [
             _unknown(
@@ -116,14 +116,15 @@ def diagnosis(search: Search) -> Diagnosis:
 
 
 def _words(diagnosed: Diagnosis) -> tuple[str, str, str]:
-    """(rule, title, cause) of what was found, each "" for none."""
-    most, bad = diagnosed.works_up_to, culprits(diagnosed)
+    """(rule, title, cause) of the fault that was located; empty texts if none was."""
+    bad = culprits(diagnosed)
     if diagnosed.kind == "count":
-        any_of = (
-            f"any {most} GPUs pass, and any {most + 1} GPUs fail, so the number of GPUs matters, not "
-            "which GPUs"
+        return (
+            "count-at-fault",
+            f"any {diagnosed.works_up_to} GPUs pass, and any {diagnosed.works_up_to + 1} GPUs fail, so the "
+            "number of GPUs matters, not which GPUs",
+            "",
         )
-        return "count-at-fault", any_of, ""
     if diagnosed.kind == "split":
         return "split-at-fault", bad, "p2p-broken-acs-iommu"
     if bad and diagnosed.gpus and not diagnosed.pairs:
@@ -137,11 +138,9 @@ def _search(search: Search | Gap) -> list[Finding]:
     """The finding about the GPU, link, split or count; with a rate for an intermittent fault."""
     if isinstance(search, Gap):
         return []
-    diagnosed, example, sizes = (
-        diagnosis(search),
-        search.example,
-        [len(group) for r in search.rounds for group in r.groups],
-    )
+    diagnosed = diagnosis(search)
+    example = search.example
+    sizes = [len(group) for r in search.rounds for group in r.groups]
     twice = (
         "; the named GPUs failed at least twice, in new processes" if diagnosed.kind != "intermittent" else ""
     )
@@ -173,11 +172,7 @@ def _search(search: Search | Gap) -> list[Finding]:
             )
         ]
     cause = causes().get(cause_id)
-    evidence = (
-        runs,
-        *(() if isinstance(example, Gap) else explain(rule, "it", example, example).evidence),
-        NOT_SEEN,
-    )
+    of_example = () if isinstance(example, Gap) else explain(rule, "it", example, example).evidence
     remedy = (
         (look_at(diagnosed, [example]),)
         if rule == "located" and isinstance(example, World)
@@ -188,7 +183,7 @@ def _search(search: Search | Gap) -> list[Finding]:
             rule,
             Severity.BROKEN,
             title,
-            evidence,
+            (runs, *of_example, NOT_SEEN),
             remedy,
             cause=cause.id if cause else None,
             status="likely" if cause else None,
@@ -218,19 +213,14 @@ def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
         "barrier, all_reduce, broadcast, all_gather and send/recv ran with up to 256 MiB, and every "
         "element was checked"
     ]
-    tried, worst = ([], None) if isinstance(pairs, Gap) else (pairs.pairs, pairs.worst())
-    if worst and (bandwidth := worst.trial.world.busbw_gb_per_s("send_recv")):
+    tried = Pairs(0, []) if isinstance(pairs, Gap) else pairs
+    if (worst := tried.worst()) and (bandwidth := worst.trial.world.busbw_gb_per_s("send_recv")):
         lines.append(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s")
     return Finding(
         "fewer-gpus-pass",
         Severity.OK,
-        f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' if len(tried) > 1 else ''}: all passed",
+        _sizes(ladder)
+        + (f", and every one of {len(tried.pairs)} pairs" if len(tried.pairs) > 1 else "")
+        + ": all passed",
         tuple(Evidence(text, "table below") for text in lines),
     )
-
-
-# --- where the fault is
-
-
-# kinds whose fault was planted or met on GPUs (tests/evidence.jsonl): NCCL 2.28.9, 4 H200
-SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})

@@ -107,9 +107,11 @@ def _unsteady(outcomes: Outcomes) -> str:
             f"the test in your unchanged environment passed, but {' and '.join(once)}, which have no "
             "transport in common, each failed in 1 of 2 runs"
         )
-    if same and not passes:
-        return f"intermittent, so no setting proves a cause; these tests passed: {', '.join(same)}"
-    return ""
+    return (
+        f"intermittent, so no setting proves a cause; these tests passed: {', '.join(same)}"
+        if same and not passes
+        else ""
+    )
 
 
 def cures(outcomes: Outcomes) -> list[str]:

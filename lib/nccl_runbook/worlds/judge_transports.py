@@ -3,6 +3,7 @@ P2P off is never the fix."""
 
 import dataclasses
 import re
+from collections.abc import Iterator
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Severity
@@ -93,53 +94,43 @@ def _fallback(arm: Arm, trial: Trial) -> Finding:
     )
 
 
-def _environment_costs(arms: Arms) -> list[Finding]:
+def _environment_costs(arms: Arms) -> Iterator[Finding]:
     """The environment passes, and is clearly slower than the same without its variables; those it hangs on
     were found by halving."""
-    if (
-        not isinstance(arms.guilty, Guilty)
-        or not isinstance(arms.clean, Arm)
-        or not isinstance(arms.clean.trial, Trial)
-    ):
-        return []
-    slow, fast = (t.world.busbw_gb_per_s("all_reduce") for t in (arms.control, arms.clean.trial))
-    if not slow or not fast:
-        return []
-    return [
-        Finding(
-            "environment-costs-bandwidth",
-            Severity.WARN,
-            f"your environment costs bandwidth: all_reduce reaches {slow:.1f} GB/s, but {fast:.1f} "
-            f"GB/s without {_names(arms.guilty)}",
-            _proof(arms.guilty),
-            (_unset("Remove these variables, unless you know why they are set:", arms.guilty.variables),),
-            cause="env-conflict",
-            status="likely" if arms.guilty.why_not else "established",
-        )
-    ]
+    guilty, clean = arms.guilty, arms.clean
+    if isinstance(guilty, Guilty) and isinstance(clean, Arm) and isinstance(clean.trial, Trial):
+        slow, fast = (t.world.busbw_gb_per_s("all_reduce") for t in (arms.control, clean.trial))
+        if slow and fast:
+            yield Finding(
+                "environment-costs-bandwidth",
+                Severity.WARN,
+                f"your environment costs bandwidth: all_reduce reaches {slow:.1f} GB/s, but {fast:.1f} "
+                f"GB/s without {_names(guilty)}",
+                _proof(guilty),
+                (_unset("Remove these variables, unless you know why they are set:", guilty.variables),),
+                cause="env-conflict",
+                status="likely" if guilty.why_not else "established",
+            )
 
 
-def switched_off_already(arms: Arms) -> list[Finding]:
+def switched_off_already(arms: Arms) -> Iterator[Finding]:
     """The user's own variables switch a transport off, so the bandwidth is that of the remaining ones.
     Harmless on cards without P2P."""
     taken = arms.control.world.set_by_environment
     off = [] if isinstance(taken, Gap) else [t for t in taken if _SWITCHED_OFF.fullmatch(t)]
-    if not off or isinstance(arms.guilty, Guilty):
-        return []
-    again = _unset(
-        "If you do not know why these variables are set, remove them, run this step again, and "
-        "compare the bandwidth:",
-        (t.partition("=")[0] for t in off),
-    )
-    return [
-        Finding(
+    if off and not isinstance(arms.guilty, Guilty):
+        again = _unset(
+            "If you do not know why these variables are set, remove them, run this step again, and "
+            "compare the bandwidth:",
+            (t.partition("=")[0] for t in off),
+        )
+        yield Finding(
             "switched-off-already",
             Severity.NOTE,
             f"your environment switches a transport off: {', '.join(off)}",
             (Evidence(f"set by environment: {', '.join(off)}", "NCCL's log"),),
             (again,),
         )
-    ]
 
 
 def _loss(arms: Arms) -> Finding:

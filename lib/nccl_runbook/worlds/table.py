@@ -85,7 +85,7 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
     value = trial.world.busbw_gb_per_s("send_recv")
     if not (trial.passed and value and best):
         return _outcome(trial)
-    return Cell(f"{value:.1f}, {_figure(trial.world.latency_us('send_recv'))} us", heat=value / best)
+    return Cell(f"{value:.1f}, {_figure(trial.world.latency_us('send_recv'))}", heat=value / best)
 
 
 @titled("Which GPUs fail together")
@@ -204,7 +204,13 @@ def arms_table(arms: Arms) -> Table:
         ["test", "outcome", "setting", "used (NCCL's log)", *(f"{op} GB/s" for op in TIMED_OPS)],
         rows,
         "In the row 'control', the ranks ran with your unchanged environment. 'no effect' means that "
-        f"NCCL's log shows the same transports with and without the setting. {BANDWIDTH_NOTE}",
+        f"NCCL's log shows the same transports with and without the setting. {BANDWIDTH_NOTE}"
+        + (
+            " The rows 'control' and 'control again' are the same test. Other rows that differ less show "
+            "nothing: so large a difference may be chance."
+            if isinstance(arms.control_after, Trial)
+            else ""
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.records import RecordError
 from nccl_runbook.core.redact import masked
@@ -30,14 +30,14 @@ def bundle(
             "--yes", help="Write the archive. Without --yes, only list the files that would go into it."
         ),
     ] = False,
-    redact: answer.RedactOption = "",
+    redact: options.RedactOption = "",
 ) -> None:
     """Collect the files for a bug report: page, records, logs, and texts for issue forms. Names of
     hosts, users and folders, addresses, UUIDs and secrets are replaced. Read the printed list, then
     run the command again with --yes."""
     answer.named([str(path) for path in (run, *(log or ()))])
-    answer.in_a_folder(out)
-    answer.share(True)
+    options.in_a_folder(out)
+    options.share(True)
     try:
         made = bundles.bundle(run, log or ())
         size = bundles.write(made, out) if yes else 0

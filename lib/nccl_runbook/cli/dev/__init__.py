@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.core.records import new_folder
@@ -37,8 +37,7 @@ def dev(
             metavar="N",
             min=1,
             max=1000,
-            help="Run only the healthy jobs, one after another and again from the first, "
-            "until N jobs have run.",
+            help="Run only the healthy jobs, in turn and repeatedly, until N jobs have run.",
         ),
     ] = None,
     at_once: Annotated[
@@ -70,9 +69,9 @@ def dev(
             help="A Python with torch: a path, or a command such as `docker exec -i areal python3`.",
         ),
     ] = "",
-    json: answer.JsonOption = False,
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
+    json: options.JsonOption = False,
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
 ) -> None:
     """Check on this machine whether `diagnose` works. The command starts real jobs, most of them with
     a planted mistake, and compares each answer of `diagnose` with the mistake. Each job has up to

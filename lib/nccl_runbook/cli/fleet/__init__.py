@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.cli.hosts import judged
 from nccl_runbook.core.facts import Gap, known, to_json
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of
@@ -35,7 +35,7 @@ def fleet(
         Path | None,
         typer.Option(
             metavar="FILE",
-            callback=answer.in_a_folder,
+            callback=options.in_a_folder,
             help="History file, to which the command appends one JSON line per node. Default: "
             "fleet.jsonl in DIR.",
         ),
@@ -46,11 +46,11 @@ def fleet(
             metavar="FILE", help="File with the names of all nodes. Default: the nodes in the history file."
         ),
     ] = None,
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
-    fail_on: answer.FailOnOption = "unknown",
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
+    fail_on: options.FailOnOption = "unknown",
 ) -> None:
     """Compare the records of all nodes. Which nodes differ from most nodes, changed since the
     previous night, wrote no record, or fail often? The command reads records, and appends a line

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.book import UsageError, duration_s
-from nccl_runbook.cli import answer
+from nccl_runbook.book import duration_s
+from nccl_runbook.cli import answer, options
 from nccl_runbook.cli.hosts import carriers
 from nccl_runbook.cli.hosts.document import document, failing_hosts, text
 from nccl_runbook.core.facts import Gap, known, to_json
@@ -38,10 +38,8 @@ from nccl_runbook.hosts import (
 )
 from nccl_runbook.hosts.facts import Difference, Hosts
 from nccl_runbook.hosts.table import tables
-from nccl_runbook.launch import stop
 from nccl_runbook.machine.facts import Machine
 
-RENDEZVOUS_PORT = 29500  # torchrun's default
 RANKS_SHARE, RANKS_LEAST_S = 0.25, 5.0  # of what the budget leaves, for one world; two healthy hosts take 1 s
 GPUS_STEP = "01-gpu-visibility"
 
@@ -85,11 +83,11 @@ def hosts(
         bool,
         typer.Option("--no-ranks", help="Only compare the hosts and test TCP paths; start no test jobs."),
     ] = False,
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
-    fail_on: answer.FailOnOption = "unknown",
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
+    fail_on: options.FailOnOption = "unknown",
     fault: Annotated[
         str, typer.Option(hidden=True)
     ] = "",  # for the runbook's own tests, as in ranks/check.py
@@ -101,19 +99,8 @@ def hosts(
     if record:
         answer.named([str(path) for path in record], one=True)
         end(read.read(record, judged), json, html, fail_on)
-    stop.end()
-    try:
-        names, carrier = carriers.chosen(names, job, ray, over, python)
-        port, budget_s = (
-            port or int(os.environ.get("MASTER_PORT") or RENDEZVOUS_PORT),
-            duration_s("--budget", budget),
-        )
-        if not 0 < port < 65536:
-            raise UsageError(f"MASTER_PORT={port} is not a port number")
-    except (ask.NoAllocation, UsageError) as error:
-        answer.leave(error)
-    except ValueError as error:
-        answer.leave(f"--python, --over or MASTER_PORT cannot be read: {error}")
+    names, carrier = carriers.chosen(names, job, ray, over, python)
+    port, budget_s = carriers.port_of(port), duration_s("--budget", budget)
     end(asked(names, carrier, port, budget_s, no_ranks, fault), json, html, fail_on)
 
 

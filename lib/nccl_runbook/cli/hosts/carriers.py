@@ -7,22 +7,33 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 
-from nccl_runbook.book import UsageError
+from nccl_runbook.core.facts import Unusable
+from nccl_runbook.core.parameters import check_range
 from nccl_runbook.hosts.ask import hosts_of_job, output, srun
 from nccl_runbook.launch.warm_link import source_of
 
 SSH = "ssh -o BatchMode=yes {host}"
 RAY_S = 60.0  # to join an existing cluster: 3 to 5 s on two cores (Ray 2.60)
 
+RENDEZVOUS_PORT = 29500  # torchrun's default
+
 Carrier = Callable[[str], list[str]]
+
+
+def port_of(port: int = 0) -> int:
+    """The port, else MASTER_PORT, else the usual one. Unusable for one that cannot be a port."""
+    text = str(port or os.environ.get("MASTER_PORT") or RENDEZVOUS_PORT)
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise Unusable(f"{text} (--port, else MASTER_PORT) is not a port number from 1 to 65535")
+    return int(text)
 
 
 def chosen(
     names: Sequence[str], job: str, over_ray: bool, line: str, python: str
 ) -> tuple[list[str], Carrier]:
-    """(hosts, carrier): named hosts, else those of the Slurm job. UsageError, NoAllocation, and ValueError
-    for an unclosed quote."""
-    prefix = shlex.split(python) or ["python3"]
+    """(hosts, carrier): named hosts, else those of the Slurm job. Unusable for a wrong
+    name or line."""
+    prefix = shlex.split(check_range("python", python)) or ["python3"]
     if over_ray:
         return ray(prefix)
     if names:
@@ -32,20 +43,20 @@ def chosen(
 
 
 def over(line: str, hosts: Sequence[str], python: Sequence[str]) -> Carrier:
-    """Host -> argv prefix of a Python there; ``line`` starts a program on {host}. UsageError for an unusable
+    """Host -> argv prefix of a Python there; ``line`` starts a program on {host}. Unusable for an unusable
     line."""
-    words = shlex.split(line)
+    words = shlex.split(check_range("over", line))
     if not any("{host}" in word for word in words):
-        raise UsageError(f"--over must contain {{host}}, for example --over '{SSH}'")
+        raise Unusable(f"--over must contain {{host}}, for example --over '{SSH}'")
     for host in hosts:
         if not re.fullmatch(
-            r"[A-Za-z0-9][\w.:/@-]{0,252}", host
+            r"(?a)[A-Za-z0-9][\w.:/@-]{0,252}", host
         ):  # one that begins with - would be an option
-            raise UsageError(f"{host!r} is not a host name")
+            raise Unusable(f"{host!r} is not a host name")
     return lambda host: [*(word.replace("{host}", host) for word in words), *python]
 
 
 def ray(python: Sequence[str]) -> tuple[list[str], Carrier]:
-    """(node addresses, carrier) of the Ray cluster of this machine. NoAllocation if there is none."""
+    """(node addresses, carrier) of the Ray cluster of this machine. Unusable if there is none."""
     command = [*python, "-c", source_of("nccl_runbook/cli/hosts/over_ray.py").decode()]
     return json.loads(output(*command, within_s=RAY_S).splitlines()[-1]), lambda host: [*command, host]

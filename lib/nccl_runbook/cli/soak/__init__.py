@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.book import duration_s
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.compare import ask as compare, read as reader
 from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.compare.soak import ask, judge, table
@@ -92,29 +92,18 @@ def soak(
             metavar="DIR", help="New folder for the results. Its file runs.jsonl has one line per run."
         ),
     ] = None,
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PREFIX",
-            help="Python of your job: a path, or a command such as `docker exec -i areal python3`.",
-        ),
-    ] = "",
-    gpus: Annotated[
-        str, typer.Option(metavar="LIST", help="CUDA indices of the GPUs, such as 0,1. Default: all GPUs.")
-    ] = "",
-    allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help="Also run on GPUs that other processes use.")
-    ] = False,
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = None,
-    fail_on: answer.FailOnOption = "unknown",
+    python: options.PythonOption = "",
+    gpus: options.GpusOption = "",
+    allow_busy: options.AllowBusyOption = False,
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = None,
+    fail_on: options.FailOnOption = "unknown",
 ) -> None:
     """Run the same thing again and again: your command, or a collective, or a weight sync. How
     often does a run fail, do the runs get slower, and does another setting help? If `soak` is killed, the
     results of all finished runs are still on disk."""
-    stop.end()  # until the first run
     stopped = stop.Stop()
     with contextlib.ExitStack() as stack:
         try:

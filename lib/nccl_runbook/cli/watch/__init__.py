@@ -13,13 +13,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from nccl_runbook.book import UsageError, duration_s
-from nccl_runbook.cli import answer, look
+from nccl_runbook.book import duration_s
+from nccl_runbook.cli import answer, look, options
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.hang.live.ask_proc import runs
 from nccl_runbook.hang.live.judge import judge_looks
-from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.progress import Progress
 
@@ -57,24 +56,20 @@ def watch(
             metavar="S", min=0.5, max=3600.0, help="Seconds between two samples when `watch` examines a job."
         ),
     ] = 10.0,
-    save: answer.SaveOption = None,
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
-    html: answer.HtmlOption = Path("hang.html"),
-    fail_on: answer.FailOnOption = "unknown",
+    save: options.SaveOption = None,
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
+    html: options.HtmlOption = Path("hang.html"),
+    fail_on: options.FailOnOption = "unknown",
 ) -> None:
     """Watch a job until it hangs or ends. If the job hangs, `watch` writes the same page as `look`.
     The command only reads."""
-    stop.end()
-    try:
-        limit_s, wait_s, named = (
-            duration_s("--after", after),
-            duration_s("--wait", wait),
-            look_live.checked_pids(pid),
-        )
-    except (UsageError, ValueError) as error:
-        answer.leave(error)
+    limit_s, wait_s, named = (
+        duration_s("--after", after),
+        duration_s("--wait", wait),
+        look_live.checked_pids(pid),
+    )
     answer.say(f"watching; `watch` examines the job if a rank makes no progress for {after}")
     began = present = time.monotonic()
     progress = Progress()

@@ -37,9 +37,8 @@ def applies(marker: Any, markers: Mapping[str, str]) -> bool | None:
         }
     except ValueError:  # an undefined name or comparison, or no version
         return None
-    if "platform_release" in str(marker) or "platform_version" in str(marker) or len(answers) > 1:
-        return None
-    return answers.pop()
+    asks_kernel = "platform_release" in str(marker) or "platform_version" in str(marker)
+    return None if asks_kernel or len(answers) > 1 else answers.pop()
 
 
 def _distribution(line: str) -> str:

@@ -30,9 +30,9 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
             (
                 Remedy(
                     "your launcher",
-                    f"Start {gpus} per node (--nproc-per-node of torchrun, --num_processes of "
-                    "accelerate, --num_gpus of deepspeed, --ntasks-per-node of srun; for torchrun "
-                    f"started by srun, 1 task per node), or make {ranks} GPUs available.",
+                    f"Start {counted(gpus, 'rank')} per node: --nproc-per-node of torchrun, --num_processes "
+                    "of accelerate, --num_gpus of deepspeed, or --ntasks-per-node of srun. If srun starts "
+                    f"torchrun, use --ntasks-per-node=1. Or make {ranks} GPUs available.",
                 ),
             ),
             cause="more-ranks-than-gpus",

@@ -13,6 +13,11 @@ LEAST_SHM = (
 )  # NCCL 2.28.9 asked for 9.2 MiB a connection; Docker's default of 64 MiB ends at about seven
 
 
+def judge_limits(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
+    """Everything that this file judges: a new function is called here."""
+    yield from (*limits_too_low(host, roles), *shm_too_small(roles))
+
+
 def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
     """Limits of roles that are too low; that of locked memory only if adapters pin it, and then as a warning
     in jobs of several hosts, since others use no adapter."""

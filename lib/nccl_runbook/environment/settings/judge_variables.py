@@ -16,12 +16,6 @@ MOST_EVENTS = (
 )
 
 RUN_STILL = (2, 5)  # NCCL and PyTorch from here on may still be met in jobs
-# rules of their own judge these
-_OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
-_MEANT = {
-    **dict.fromkeys(("true", "yes", "on", "enable", "enabled"), 1),
-    **dict.fromkeys(("false", "no", "off", "disable", "disabled"), 0),
-}
 
 
 def unread_variable(s: Setting) -> Iterator[Finding]:
@@ -79,8 +73,9 @@ def _right(v: Variable, value: str) -> str:
     kind, _, words = v.values.partition(":")
     if kind == "words" and (close := difflib.get_close_matches(value.upper(), words.split(","), n=1)):
         return f"{v.name}={close[0]}"
-    if v.values in ("bool", "flag") and value.casefold() in _MEANT:
-        return f"{v.name}={_MEANT[value.casefold()]}"
+    switch = table("environment/environment")["switch"]
+    if v.values in ("bool", "flag") and value.casefold() in switch:
+        return f"{v.name}={switch[value.casefold()]}"
     return table("environment/environment")["needed"].get(v.name) or (
         f"{v.name}={v.default}" if v.default else f"unset {v.name}"
     )
@@ -178,7 +173,8 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
             f"unset {s.name}",
         )
     elif is_set and (
-        s.value.casefold() in known["chatty"].get(s.name, ()) or (v.debugging and s.name not in _OWN_RULE)
+        s.value.casefold() in known["chatty"].get(s.name, ())
+        or (v.debugging and s.name not in known["own_rule"])
     ):
         logs = s.name == "NCCL_DEBUG"
         yield s.finding(
@@ -199,8 +195,5 @@ def has_a_side_effect(s: Setting, _: Variable) -> Iterator[Finding]:
     """A valid setting with a side effect (environment/environment.toml: cumem-must-agree,
     ranks-share-a-gpu). ``quiet`` of its row: values without one; ``since``: the version that has it."""
     row = table("environment/environment")["catch"].get(s.name)
-    if row is None or s.as_read in row["quiet"]:
-        return
-    is_too_old = s.in_use and s.in_use < version(row["since"])
-    if not is_too_old:
+    if row and s.as_read not in row["quiet"] and not (s.in_use and s.in_use < version(row["since"])):
         yield s.finding(row["id"], Severity(row["severity"]), row["says"], row["advice"], *row["lines"])

@@ -1,5 +1,6 @@
 """Ranks whose collectives differ from those of the others."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from loop import Loop, count_words
@@ -103,10 +104,11 @@ class Calls(Loop):
         layers = [self.net, *([self.torch.nn.Linear(8, 8)] if self.rank == 2 else [])]
         DistributedDataParallel(self.torch.nn.Sequential(*layers))
 
-    def uneven(self) -> None:
+    def uneven(self, check: Callable[..., object] = dict) -> None:
         """Rank 1 has fewer batches than the others."""
         self.join()
         batches = list(range(10 if self.rank != 1 else 6))
+        check(minibatches=len(batches))
         for _ in batches:
             self.step()
         self.end()
@@ -115,12 +117,7 @@ class Calls(Loop):
         """The same with the guard in front of the first step."""
         import nccl_guards
 
-        self.join()
-        batches = list(range(10 if self.rank != 1 else 6))
-        nccl_guards.check_minibatches(minibatches=len(batches))
-        for _ in batches:
-            self.step()
-        self.end()
+        self.uneven(nccl_guards.check_minibatches)
 
     def receives(self) -> None:
         """Rank 1 receives from rank 2, which never sends."""

@@ -24,9 +24,7 @@ class Early(Loop):
 
     def shard(self) -> None:
         """Rank 1 opens a file that is not there."""
-        with self.between_steps():
-            if self.rank == 1:
-                Path("/data/shard-00001-of-00003.parquet").read_bytes()
+        self.alone(1, Path("/data/shard-00001-of-00003.parquet").read_bytes)
 
     def checks(self) -> None:
         """The loss of rank 2 is not a number, and its assertion fails."""
@@ -61,15 +59,11 @@ class Early(Loop):
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Rank 1 sends itself a signal."""
-        with self.between_steps():
-            if self.rank == 1:
-                os.kill(os.getpid(), number)
+        self.alone(1, lambda: os.kill(os.getpid(), number))
 
     def native(self) -> None:
         """Rank 1 reads an invalid address."""
-        with self.between_steps():
-            if self.rank == 1:
-                ctypes.string_at(8)
+        self.alone(1, lambda: ctypes.string_at(8))
 
     def memory(self) -> None:
         """Rank 2 allocates more memory than its limit."""

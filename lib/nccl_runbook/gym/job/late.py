@@ -31,9 +31,7 @@ class Late(Loop):
 
     def save(self) -> None:
         """Rank 0 writes checkpoints while the others wait."""
-        with self.between_steps():
-            if self.rank == 0:
-                self.save_checkpoint(120)
+        self.alone(0, lambda: self.save_checkpoint(120))
 
     def save_checkpoint(self, seconds: float) -> None:
         """Write the weights again and again for ``seconds``."""
@@ -49,9 +47,7 @@ class Late(Loop):
 
     def tokens(self) -> None:
         """Rank 2 never leaves a loop in Python."""
-        with self.between_steps():
-            if self.rank == 2:
-                count_words(120)
+        self.alone(2, lambda: count_words(120))
 
     def matches(self) -> None:
         """One call that gives the interpreter lock to nobody."""

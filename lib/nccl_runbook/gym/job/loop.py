@@ -5,7 +5,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -136,3 +136,9 @@ class Loop:
         self.until_trouble()
         yield
         self.loop(3)
+
+    def alone(self, rank: int, work: Callable[[], object]) -> None:
+        """What one rank does between the steps that go well and the next ones."""
+        with self.between_steps():
+            if self.rank == rank:
+                work()

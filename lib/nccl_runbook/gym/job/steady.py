@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,23 +73,18 @@ class Steady(Loop):
                 layer(self.torch.ones(4, width)).sum().backward()
                 self.step()
 
-    def evaluates(self) -> None:
-        """Rank 0 evaluates for 3 s; the others wait in a barrier."""
+    def evaluates(self, work: Callable[[float], None] = count_words, seconds: float = 3) -> None:
+        """Rank 0 evaluates; the others wait in a barrier."""
         with self.training():
             for _ in range(6):
                 self.loop(12, 0.3)
                 if self.rank == 0:
-                    count_words(3)
+                    work(seconds)
                 self.dist.barrier()
 
     def saves(self) -> None:
         """Rank 0 saves for 2 s; the others wait in a barrier."""
-        with self.training():
-            for _ in range(6):
-                self.loop(12, 0.3)
-                if self.rank == 0:
-                    self.save_checkpoint(2)
-                self.dist.barrier()
+        self.evaluates(self.save_checkpoint, 2)
 
     def workers(self) -> None:
         """A data loader with two workers."""

@@ -24,7 +24,6 @@ from nccl_runbook.hang.facts import Op, needs_all
 # numbers of elements that must be the same on every rank; other operations are compared by name only
 # (all_to_all, gather, scatter, ...)
 _SAME_IN = ("all_reduce", "allreduce", "broadcast", "reduce", "reduce_scatter")
-_SAME_OUT = ("all_gather", "allgather")
 
 
 @dataclasses.dataclass
@@ -158,7 +157,7 @@ class _Table:
         op = short(clipped(name.split(":", 1)[-1].strip("_"), 60))
         sizes = (
             entry["output_sizes"]
-            if op.startswith(_SAME_OUT)
+            if op.startswith(("all_gather", "allgather"))
             else entry["input_sizes"]
             if op.startswith(_SAME_IN)
             else []

@@ -24,6 +24,7 @@ from nccl_runbook.hang.dumps.operations import Refused
 from nccl_runbook.launch.stop import SIGNALS
 
 MAX_BYTES = 256 << 20
+TOO_LARGE = f"is larger than {MAX_BYTES >> 20} MiB"
 SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the file
 OBJECT_FACTOR = (
     24  # 1.5 kB an entry as objects, measured against 115 to 230 bytes in a pickle (torch 2.13, CPython 3.11)
@@ -66,16 +67,13 @@ class _PlainUnpickler(pickle.Unpickler):
 def _bounded(size: int) -> Iterator[None]:
     """No more memory than a dump of ``size`` bytes can need: a few bytes can ask the unpickler for
     gigabytes. On Linux only."""
-    try:
-        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except OSError:
-        yield
-        return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = now + SPARE_BYTES + OBJECT_FACTOR * size
-    resource.setrlimit(
-        resource.RLIMIT_AS, (wanted if soft == resource.RLIM_INFINITY else min(soft, wanted), hard)
-    )
+    with contextlib.suppress(OSError):
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        wanted = now + SPARE_BYTES + OBJECT_FACTOR * size
+        resource.setrlimit(
+            resource.RLIMIT_AS, (wanted if soft == resource.RLIM_INFINITY else min(soft, wanted), hard)
+        )
     try:
         yield
     finally:
@@ -93,7 +91,7 @@ def looks_like_dump(head: bytes) -> bool:
 def decode(data: bytes) -> Any:
     """The plain value in ``data``; Refused if the data is damaged, hostile or too large."""
     if len(data) > MAX_BYTES:
-        raise Refused(f"is larger than {MAX_BYTES >> 20} MiB")
+        raise Refused(TOO_LARGE)
     try:
         with _ONE, _bounded(len(data)):
             # buffered: where the unpickler can peek it reads blocks, else one byte a call

@@ -68,6 +68,9 @@ class Inputs:
             )
             self.ras += [] if isinstance(answers, Gap) else answers
         elif dump_file.looks_like_dump(head):
+            if source.size > dump_file.MAX_BYTES:
+                self._keep(source.name, None, None, dump_file.TOO_LARGE)
+                return
             data = source.peek(dump_file.MAX_BYTES + 1)
             with self.limit.paused():
                 self._keep(source.name, *dump_file.outcome(data))

@@ -64,10 +64,9 @@ def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S
     has left."""
     if isinstance(py_spy, Gap):
         return py_spy
-    command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
         done = subprocess.run(
-            command,
+            [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=max(0.1, min(STACK_DEADLINE_S, within_s)),

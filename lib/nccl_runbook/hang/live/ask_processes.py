@@ -17,14 +17,14 @@ from nccl_runbook.launch.warm_link import LOADER
 NAMES = frozenset(
     (
         "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES "
-        "TORCHELASTIC_RUN_ID "
+        "NODE_RANK TORCHELASTIC_RUN_ID "
         "TORCHELASTIC_RESTART_COUNT SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_STEP_ID SLURM_PROCID "
         "SLURM_NTASKS SLURM_LOCALID "
         "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE "
         "PMIX_NAMESPACE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
         "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE "
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
-        "TORCH_FR_DUMP_TEMP_FILE"
+        "TORCH_FR_DUMP_TEMP_FILE PET_NNODES PET_MASTER_ADDR PET_RDZV_ENDPOINT"
     ).split()
 )
 # Slurm's last: whatever mpirun starts in a batch script has the script's, 0
@@ -121,8 +121,10 @@ class Process:
 
     @property
     def rank(self) -> Optional[int]:
-        """The global rank in its environment, or None."""
-        return self.number(RANK_NAMES)
+        """The global rank in its environment, or None. Lightning gives the ranks that it starts only the node
+        and the rank there, which are the same on the first node."""
+        on_first = ("LOCAL_RANK",) if self.variables.get("NODE_RANK") == "0" else ()
+        return self.number([*RANK_NAMES, *on_first])
 
 
 def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
@@ -159,7 +161,7 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
     ):
         return None
     whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
-    variables = {n: clipped(v, 256) for n, v in whole.items() if n in NAMES}
+    variables = {n: clipped(v, 256) for n, v in {**whole, **_options(pid)}.items() if n in NAMES}
     fields = stat_fields(f"/proc/{pid}/stat")
     maps = read(f"/proc/{pid}/maps", 1 << 25)
     has_torch = "/libtorch" in maps
@@ -176,6 +178,13 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
         nccl=nccl[0] if nccl else "",
         redactor=Redactor(whole),
     )
+
+
+def _options(pid: int) -> Dict[str, str]:
+    """Options of the command line, by the variables that torchrun reads as well: the value of --nnodes below
+    PET_NNODES. Those of its script stand behind its own."""
+    options = re.findall(r"\0--?([a-z][a-z_-]*)(?=[=\0]([^\0]*))", read(f"/proc/{pid}/cmdline"))
+    return {f"PET_{name.replace('-', '_').upper()}": value for name, value in reversed(options)}
 
 
 def _job(process: Process, launcher: int) -> str:
@@ -223,7 +232,13 @@ def ranks_among(by_pid: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Li
         elif owner is not None:
             helpers.setdefault(owner, []).append(pid)
     launchers = {a for pid in ranks for a in above[pid] if by_pid[a].rank is None}
-    return list(_left_apart([p for pid, p in ranks.items() if pid not in launchers])), helpers
+    ranks = {pid: p for pid, p in ranks.items() if pid not in launchers}
+    for p in [p for p in ranks.values() if p.parent in launchers and not p.number(RANK_NAMES) and p.rank]:
+        # Lightning's rank 0 starts the others
+        ranks[p.parent] = dataclasses.replace(
+            by_pid[p.parent], variables={**p.variables, "LOCAL_RANK": "0"}, job=p.job
+        )
+    return list(_left_apart([*ranks.values()])), helpers
 
 
 def _left_apart(ranks: List[Process]) -> Iterator[Process]:
@@ -255,13 +270,8 @@ def ended(ranks: List[int]) -> List[Ended]:
     }
     kin = [(fields[1], name, int(fields[19])) for fields, name in (there[r] for r in ranks if r in there)]
     return [
-        Ended(pid, _exit_code(int(fields[49])))
+        Ended(pid, os.waitstatus_to_exitcode(int(fields[49])))
         for pid, (fields, name) in there.items()
         if fields[0] == "Z"
         and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)
     ]
-
-
-def _exit_code(status: int) -> int:
-    """Of a status as wait() returns it: minus the signal, or the code; 0 if the kernel does not show it."""
-    return -(status & 127) if status & 127 else status >> 8

@@ -167,9 +167,7 @@ def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
         return "lock"
     if any(map(HOST_WORK.search, words)):
         return "busy"
-    if on_lock and frames and not LIBRARY.search(frames[0].file):
-        return "waits"
-    return "asleep"
+    return "waits" if on_lock and frames and not LIBRARY.search(frames[0].file) else "asleep"
 
 
 def moved_last(rank: LiveRank) -> bool:

@@ -111,11 +111,12 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     if world.ended == "lost":
         is_stopped = any(r.state.startswith("T") for r in world.ranks)
         is_gone = is_stopped or any(r.outcome == "lost" for r in world.ranks)
-        ended = (
+        how = (
             f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} "
             "while the ranks ran"
+            if is_gone
+            else "the ranks still ran at the deadline"
         )
-        how = ended if is_gone else "the ranks still ran at the deadline"
         return Finding(
             rule,
             Severity.UNKNOWN,
@@ -188,12 +189,11 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
 def cannot_run(error: str, prefix: Sequence[str]) -> Finding:
     """The finding that the judged interpreter (argv ``prefix``) cannot import torch, so no rank can run."""
     message = recognise({"the judged Python": error})
-    by_hand = shlex.join([*prefix, "-c", "import torch.distributed"])
     repeat = Remedy(
         "you",
         "Run the failing command by hand, and repair the Python installation or the environment variables "
         "with which this command fails:",
-        (by_hand,),
+        (shlex.join([*prefix, "-c", "import torch.distributed"]),),
     )
     return Finding(
         "no-rank-can-run",

@@ -63,6 +63,11 @@ class Survived:
         if not _NO_STEP.match(text):
             self._to |= {who: self._raised.get(who, -1) for who in of}
 
+    def ran_on(self, who: Who, order: int, error: int) -> bool:
+        """Whether the last SURVIVES steps with new, higher numbers lie between these two places."""
+        steps = self._steps.get(who, [])
+        return len(steps) == SURVIVES and order < steps[0] and steps[-1] < error
+
     def mark(self, who: Who) -> int:
         """The last exception that this rank has survived so far, -1 without one."""
         return self._to.get(who, -1)

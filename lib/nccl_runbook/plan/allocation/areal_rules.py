@@ -11,6 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from nccl_runbook.causes.tables import table
+from nccl_runbook.core.facts import Unusable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +58,10 @@ def at(tag: str) -> Rules:
     before it. ValueError for text that is no tag, and for tags before v0.3.2, which read the string with one
     regular expression."""
     if not re.fullmatch(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?", tag) or len(tag) > 40:
-        raise ValueError(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
+        raise Unusable(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
     before = [r for r in rows() if Version(r.tags[0]) <= Version(tag)]
     if not before:
-        raise ValueError(
+        raise Unusable(
             f"{tag} is older than {rows()[0].tags[0]}, and reads the allocation string with a regular "
             "expression that ignores unknown parts"
         )

@@ -13,14 +13,13 @@ from nccl_runbook.plan.groups import Pool
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """What one launch says: flags by name, the GPUs visible to trainer and server (None: all), and whether a
-    server starts."""
+    """What one launch says: flags by name, and the GPUs visible to trainer and server."""
 
     framework: str
     flags: Mapping[str, Sequence[str]]
     text: str
-    trainer_sees: tuple[int, ...] | None = None
-    server_sees: tuple[int, ...] | None = None
+    trainer_sees: tuple[int, ...]
+    server_sees: tuple[int, ...]
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -74,9 +73,9 @@ def merged(
     """One launch from (text, flags, environment) of each command of a script. TRL's server and trainer each
     see their own GPUs. ValueError if none of the flags is known: defaults alone are no plan."""
     flags: dict[str, Sequence[str]] = {}
-    sees: dict[bool, tuple[int, ...] | None] = {}
+    sees: dict[bool, tuple[int, ...]] = {}
     for text, own, env in commands:
-        serves = "vllm-serve" in text or "vllm_serve" in text
+        serves = re.search(r"vllm[-_]serve(?!r)", text) is not None  # and not --vllm_server_host
         if own or serves:
             flags |= own
             sees[serves] = _visible(
@@ -88,15 +87,20 @@ def merged(
         flags.setdefault("vllm_mode", ("server",))
         if False not in sees:  # the trainer is started elsewhere
             flags["num_processes"] = ("0",)
+    everything = _visible("", gpus)
     return Launch(
-        framework, flags, "\n".join(text for text, _, _ in commands), sees.get(False), sees.get(True)
+        framework,
+        flags,
+        "\n".join(text for text, _, _ in commands),
+        trainer_sees=sees.get(False, everything),
+        server_sees=sees.get(True, everything),
     )
 
 
-def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
-    """The GPUs that CUDA_VISIBLE_DEVICES allows; None if it holds no numbers."""
+def _visible(value: str, gpus: int) -> tuple[int, ...]:
+    """The GPUs that CUDA_VISIBLE_DEVICES allows; all if it holds no numbers."""
     return (
         read_selection(value, [Gap("not-run")] * gpus).shown
         if re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", value)
-        else None
+        else tuple(range(gpus))
     )

@@ -46,7 +46,10 @@ def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
         "" if rules.known else f" (We have not read AReaL {rules.tag}. This advice is for {rules.tags[-1]}.)"
     )
     shipped = (
-        [f"# or take {switch['example']} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
+        [
+            f"# or take {switch['example']}, with the backends instead of its allocation string:",
+            "rollout.backend=sglang:d1 actor.backend=fsdp:d1",
+        ]
         if "example" in switch and site.gpus == 1
         else []
     )
@@ -140,6 +143,8 @@ def fitting(mode: Mode, site: Site, rules: Rules) -> str:
     ]
     if place(Mode(tuple(parts), "DECOUPLED_TRAIN"), site).verdict != "clean":
         return ""
-    if mode.scheduled:
-        return " ".join(f"{p.name}.backend={spelt(p, '', rules)}" for p in parts)
-    return "+".join(spelt(p, p.name or "", rules) for p in parts)
+    return (
+        " ".join(f"{p.name}.backend={spelt(p, '', rules)}" for p in parts)
+        if mode.scheduled
+        else "+".join(spelt(p, p.name or "", rules) for p in parts)
+    )

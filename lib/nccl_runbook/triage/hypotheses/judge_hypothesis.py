@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from nccl_runbook.causes.causes import Cause, Rows
+from nccl_runbook.causes.causes import OF_PROCESS, Cause, Rows, once_ended
 from nccl_runbook.core.findings import Finding, Remedy
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import CONTEXT, Logs
@@ -21,8 +21,8 @@ NVIDIA_WORDS = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Decides:
-    """The cheapest test that settles a hypothesis: notebook or command, why, and the line to run where the
-    job ran."""
+    """The cheapest test that settles a hypothesis: notebook or command ("next run" if the job must
+    run), why, and the line to run where the job ran."""
 
     probe: str
     why: str
@@ -45,15 +45,12 @@ class Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """``hypotheses``: best first; ``findings``: the same as findings of a step; ``hosts``, ``there``: other
-    hosts, and (line, what it separates, seconds) to run there; ``fits``: causes that fit the symptom but
-    have no line."""
+    """``hypotheses``: best first; ``findings``: the same as findings of a step; ``fits``: causes that fit the
+    symptom but have no line."""
 
     logs: Logs
     hypotheses: list[Hypothesis]
     findings: list[Finding]
-    hosts: list[str]
-    there: list[tuple[str, str, str]]
     fits: tuple[Cause, ...] = ()
 
 
@@ -96,6 +93,14 @@ def carried_over(hypothesis: Hypothesis) -> Hypothesis:
     return dataclasses.replace(
         hypothesis, remedy=remedy, decides=Decides(*elsewhere(tuple(vars(hypothesis.decides).values())))
     )
+
+
+def after_end(hypothesis: Hypothesis) -> Hypothesis:
+    """The hypothesis for a job that has ended: what needs one of its processes is for the next run."""
+    decides = hypothesis.decides
+    if decides.probe == "hang" or OF_PROCESS.search(decides.line):
+        decides = Decides("next run", f"{decides.why}, in the next run", "")
+    return dataclasses.replace(hypothesis, remedy=once_ended(hypothesis.remedy), decides=decides)
 
 
 def not_done(remedy: Rows, logs: Logs) -> Rows:

@@ -3,7 +3,7 @@
 import re
 
 from nccl_runbook.causes.causes import causes, remedies_for
-from nccl_runbook.core.facts import counted, grouped, rank_names
+from nccl_runbook.core.facts import counted, grouped, listed, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quoted
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import LOST, SLOW, catalogue, version, works
@@ -11,7 +11,6 @@ from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.judge import failed_line, is_earlier
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform, where
 from nccl_runbook.triage.hypotheses.judge_weights import WENT_ON, fits
-from nccl_runbook.triage.symptoms import step_texts
 
 # host, process and thread of a warning of NCCL
 _THREAD = re.compile(r"([\w.-]{1,80}:\d+:\d+) \[\d+\] [^\n]{0,120}?NCCL WARN ")
@@ -113,7 +112,8 @@ def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
 
 
 def _waited(line: LogLine, logs: Logs) -> str:
-    """Ranks that waited, how long and in which collective, from lines of watchdogs; the most first."""
+    """Ranks that waited, and in which collective, from lines of watchdogs, the most first; how long, if this
+    line shows it."""
     late = [(row.rank, work) for row in logs.ranks for work in row.timeouts[:1] if work.seq is not None]
     this = next((work for _, work in late if work.at == line), None)
     calls = sorted(
@@ -121,7 +121,11 @@ def _waited(line: LogLine, logs: Logs) -> str:
         key=lambda call: -len(call[1]),
     )
     waits = (f"{rank_names(ranks)} waited in {call}" for call, ranks in calls[:2])
-    return f"{' and '.join(waits)} until the timeout of {this.timeout_ms // 1000} s" if this else ""
+    if this is None:
+        return ""
+    # an exception ends a wait before its timeout
+    until = f" until the timeout of {this.timeout_ms // 1000} s" if 0 < this.timeout_ms <= this.ran_ms else ""
+    return f"{' and '.join(waits)}{until}"
 
 
 def _decoded(hypothesis: Hypothesis) -> str:
@@ -144,23 +148,19 @@ def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
         and line not in [t.at for r in logs.ranks for t in r.timeouts]
         and (
             not ends.isdisjoint(hypothesis.evidence)
-            or _last_warning(line, logs.failed)
+            # NCCL warned before torch reported NCCL's error, which names no reason itself
+            or (
+                logs.failed is not None
+                and logs.failed.file == line.file
+                and logs.failed.line > line.line
+                and "NCCL WARN" in line.text
+                and "NCCL error" in logs.failed.text
+            )
             or _was_returned(line, logs)
         )
         and line.file != CONTEXT
         and not LOST.search(line.text)
         and not works(logs.context)
-    )
-
-
-def _last_warning(line: LogLine, failed: LogLine | None) -> bool:
-    """Whether NCCL warned in this line before torch reported NCCL's error, which names no reason itself."""
-    return (
-        failed is not None
-        and failed.file == line.file
-        and failed.line > line.line
-        and "NCCL WARN" in line.text
-        and "NCCL error" in failed.text
     )
 
 
@@ -177,36 +177,13 @@ def _was_returned(line: LogLine, logs: Logs) -> bool:
     )
 
 
-def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """(hosts that a log names, if it was read on none of them; (line, causes that it separates, cost) to run
-    there)."""
-    hosts = list(dict.fromkeys(h for r in logs.ranks for h in r.hosts))
-    if not logs.here or not hosts or logs.here.split(".")[0] in {h.split(".")[0] for h in hosts}:
-        return [], []
-    lines = grouped((one.decides.line, one) for one in hypotheses)
-    step = {line: step_texts().get(those[0].decides.probe) for line, those in lines.items()}
-    rows = [
-        (
-            line,
-            "; or ".join(h.title for h in those),
-            f"about {text.about_s} s on four GPUs"
-            if (text := step[line])
-            else "reads only"
-            if line.startswith("nccl-runbook ")
-            else "by hand",
-        )
-        for line, those in lines.items()
-    ]
-    return hosts, rows or [
-        ("nccl-runbook run", "all steps, for causes that a log cannot show", "about 5 minutes")
-    ]
-
-
 def findings_beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     """What a reader must know to judge these causes."""
     lead = hypotheses[0] if hypotheses and hypotheses[0].cause != "benign" else None
     vendor, again = platform(logs), lead is not None and (logs.attempts > 1 or bool(logs.again))
     first = lead is not None and all(is_earlier(line, logs) for line in lead.evidence)
+    hosts = list(dict.fromkeys(h for r in logs.ranks for h in r.hosts))
+    files = list(dict.fromkeys(h.evidence[0].file for h in hypotheses if h.cause != "benign"))
     return [
         Finding(name, Severity.NOTE, says, remedy=remedy)
         for name, holds, says, remedy in (
@@ -226,8 +203,37 @@ def findings_beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
                 "started-again",
                 again,
                 "The launcher started the ranks again. This answer is about "
-                + ("an earlier attempt." if first else "the last attempt that shows a failure.")
+                + ("an earlier attempt" if first else "the last attempt that shows a failure")
+                + (
+                    ", and the ranks went on after the restart."
+                    if lead
+                    and first
+                    and any(s.resumed and s.lines[0] in lead.evidence for s in logs.seen.values())
+                    else "."
+                )
                 + " nccl-runbook hang judges the last attempt.",
+                (),
+            ),
+            (
+                "read-elsewhere",
+                bool(logs.here and hosts) and logs.here.split(".")[0] not in {h.split(".")[0] for h in hosts},
+                f"The log is from {listed(hosts, 4)}, but this machine is {logs.here}. Run commands there.",
+                (
+                    Remedy(
+                        "you",
+                        "If you can install nothing on those hosts, copy nccl-look.pyz there:",
+                        (
+                            "python3 nccl-look.pyz --json look.json   # there",
+                            "nccl-runbook run --record look.json   # on this machine",
+                        ),
+                    ),
+                ),
+            ),
+            (
+                "several-jobs",
+                _are_apart(logs, files),
+                f"The causes stand in different files ({', '.join(files)}). If these are logs of different "
+                "jobs, each job has its own cause: name only the files of one job.",
                 (),
             ),
             (
@@ -240,6 +246,12 @@ def findings_beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         )
         if holds
     ]
+
+
+def _are_apart(logs: Logs, files: list[str]) -> bool:
+    """Whether several files show a cause, and they are not the logs of one job with a file for each rank."""
+    one_rank_each = sorted(f for r in logs.ranks for f in r.files if f in files) == sorted(files)
+    return len(files) > 1 and CONTEXT not in files and not one_rank_each
 
 
 def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
@@ -255,19 +267,14 @@ def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
     evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
     if decoded := _decoded(hypothesis):
         evidence.append(Evidence(decoded, "decoded"))
-    line = hypothesis.decides.line
-    decides = Evidence(
-        f"decides: {hypothesis.decides.why}" + (f" ({line})" if line else ""), hypothesis.decides.probe
-    )
-    check = (
-        (check_first(hypothesis.decides),) if hypothesis.status == "possible" or not hypothesis.remedy else ()
-    )
+    decides, line = hypothesis.decides, hypothesis.decides.line
+    asked = f"decides: {decides.why}" + (f" ({line})" if line else "")
     return Finding(
         "log-points-to-cause",
         severity,
         hypothesis.title,
-        evidence=(*evidence, decides),
-        remedy=(*check, *hypothesis.remedy),
+        evidence=(*evidence, Evidence(asked, decides.probe)),
+        remedy=hypothesis.remedy or (check_first(decides),),
         cause=hypothesis.cause,
         status=hypothesis.status,
         against=tuple(Evidence(text, "logs") for text in hypothesis.against),

@@ -6,9 +6,18 @@ import re
 
 from nccl_runbook.causes.causes import Advice, Cause, causes
 from nccl_runbook.core.findings import STATUSES
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ENDED, SLOW, catalogue, clues, works
-from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.messages.judge import Indication, failed_line, fires, may_be_slow, points_to
+from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs
+from nccl_runbook.messages.judge import (
+    Indication,
+    failed_line,
+    fires,
+    is_same_attempt,
+    may_be_slow,
+    points_to,
+    surely_after,
+)
 from nccl_runbook.triage import judge_ranks
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     Hypothesis,
@@ -29,6 +38,9 @@ _ALARMS = re.compile(
 )
 
 
+# no error of a program: a file system, a peer or a host that went away (EIO, ENETDOWN to ESTALE), and SIGTERM
+_AWAY = re.compile(r"(?:Errno|os error) (?:5|1[01]\d)\b|Connect|signal: (?:15|Terminated)")
+_EVENT = re.compile(r"\b(?:Normal|Warning)\s+[A-Z][a-z]+[A-Z\s]")  # kubectl's events: type and reason
 MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout
 
 
@@ -83,19 +95,37 @@ def indications(logs: Logs) -> list[Indication]:
         if p.cause != "peer-crashed" or p.advice
         for status in STATUSES[STATUSES.index(p.status) :]
     }  # that cause, not only an exception
-    of_ranks = [
-        p
-        for p in judge_ranks.judge_ranks(logs)
-        if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known
-    ]
+    of_ranks = judge_ranks.judge_ranks(logs)
     if (
-        all(p.cause == "benign" for p in named)
+        logs.raised
         and len(of_ranks) == 1
         and of_ranks[0].evidence[0] == logs.raised
         and (of_ranks[0].advice or Advice()).says
-    ):
-        return [dataclasses.replace(of_ranks[0], status="likely")]  # nothing else is known that ended the job
-    return [*named, *of_ranks]
+        and not any(_explains_end(p, logs.raised, logs) for p in named)
+    ):  # nothing else is known that ended this attempt; what knows more of this error speaks
+        return [
+            dataclasses.replace(p, status="likely")
+            if p.evidence[0] == logs.raised and (p.advice or Advice()).says
+            else p
+            for p in [*named, dataclasses.replace(of_ranks[0], place=900)]
+            if p.cause != "benign"
+        ]
+    return [
+        *named,
+        *(p for p in of_ranks if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known),
+    ]
+
+
+def _explains_end(indication: Indication, raised: LogLine, logs: Logs) -> bool:
+    """Whether this may have ended the attempt in which a rank raised an error: not what speaks of that error
+    or of the loss of a rank after it."""
+    line = indication.evidence[0]
+    return (
+        indication.cause != "benign"
+        and not (indication.cause == "peer-crashed" and (line == raised or surely_after(line, raised, logs)))
+        and is_same_attempt(line, raised, logs)
+        and not follows_failure(indication, logs)
+    )
 
 
 def survived(logs: Logs) -> list[Indication]:
@@ -133,7 +163,7 @@ def weighed(indication: Indication, logs: Logs) -> Indication:
             (indication.evidence[0].file == CONTEXT, "reported by the user, not printed by the job"),
             (
                 follows_failure(indication, logs),
-                "printed after the job had failed: probably a consequence",
+                "printed after the job had failed, or beside an error of its own: probably a consequence",
             ),
             (
                 indication.cause in MAY_FOLLOW and _after_timeout(indication, logs),
@@ -151,16 +181,24 @@ def weighed(indication: Indication, logs: Logs) -> Indication:
 
 def follows_failure(indication: Indication, logs: Logs) -> bool:
     """Whether the job was ended from outside, and the same file shows a failure above this; a cancellation by
-    the scheduler is none. A node that failed follows nothing: ranks elsewhere notice it before it is
-    reported."""
+    the scheduler is none. Ranks elsewhere notice a failed node before it is reported, so it follows only an
+    error of the program's own code. A list of Kubernetes' events is in no order with the lines around it, and
+    may be about other jobs: an error of the program's own comes first."""
     line = indication.evidence[0]
     ends = [*(logs.seen["job-ended"].lines if "job-ended" in logs.seen else ()), logs.failed, logs.timeout]
-    return indication.cause in ENDED - {"node-failed"} and any(
-        end is not None
-        and end.file == line.file
-        and end.line < line.line
-        and " CANCELLED AT " not in end.text
-        for end in ends
+    own = logs.raised if logs.raised and not _AWAY.search(logs.raised.text) else None
+    if indication.cause == "node-failed":
+        ends = [own] if OWN_FRAME in logs.seen else []
+    return indication.cause in ENDED and (
+        own is not None
+        if _EVENT.search(line.text)
+        else any(
+            end is not None
+            and end.file == line.file
+            and end.line < line.line
+            and " CANCELLED AT " not in end.text
+            for end in ends
+        )
     )
 
 

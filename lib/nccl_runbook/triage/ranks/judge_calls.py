@@ -54,8 +54,7 @@ def calls_differ(logs: Logs) -> list[Indication]:
         if mixed and (indications := operations_differ(works)):
             return indications
         # another call, or another module's weights: ranks may have taken different branches
-        unsure = mixed or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls)
-        sure = "possible" if unsure else "likely"
+        sure = "possible" if mixed or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
         causes = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
         if any(r.progress and _LEFT.search(r.progress.text) for r in waiting_ranks(logs)):
             causes["uneven-minibatches"] = ("possible", 25)

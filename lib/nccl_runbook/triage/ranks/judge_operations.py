@@ -2,10 +2,8 @@
 
 from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import grouped, rank_names
-from nccl_runbook.messages.facts import Timeout
+from nccl_runbook.messages.facts import NOT_COUNTED, Timeout
 from nccl_runbook.messages.judge import Indication
-
-NOT_COUNTED = ("SEND", "RECV", "COALESCED", "UNKNOWN", "ELIDED")
 
 
 def operations_differ(works: list[tuple[int, Timeout]]) -> list[Indication]:
@@ -26,13 +24,13 @@ def operations_differ(works: list[tuple[int, Timeout]]) -> list[Indication]:
         "Find where the ranks diverge. Let torch compare each collective, and look for a condition or "
         f"an early return before call {number} that applies only to some of these ranks:"
     )
-    advice = Advice(says, (("you", find, ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",)),))
     against = (
         "two groups may have the same description, and each group counts its own calls"
         if group
         else "the log lines do not name the group, and each group counts its own calls",
     )
+    to_do = ("you", find, ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",))
     return [
-        Indication("collective-mismatch", "likely", lines, against, 24, advice),
+        Indication("collective-mismatch", "likely", lines, against, 24, Advice(says, (to_do,))),
         Indication("rank-dependent-branch", "possible", lines, (), 43),
     ]

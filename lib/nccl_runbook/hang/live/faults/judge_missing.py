@@ -44,10 +44,6 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
     )
     if port and 0 in gone:
         owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
-        held = Evidence(
-            f"{owner}, which is not a rank of this job, holds the rendezvous port {port.port}",
-            "/proc/net/tcp",
-        )
         return accuse(
             base,
             "dead",
@@ -55,7 +51,12 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
             f"{is_are(views)} missing, and {owner} holds port {port.port}",
             cause="rendezvous-port-in-use",
             status="likely",
-            observed=[held],
+            observed=[
+                Evidence(
+                    f"{owner}, which is not a rank of this job, holds the rendezvous port {port.port}",
+                    "/proc/net/tcp",
+                )
+            ],
             decides=f"ss -ltnp 'sport = :{port.port}'",
         )
     ended = list(
@@ -65,28 +66,31 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
     )
     wait = [v for v in base.ranks if v.does == "waits"]  # not those whose GPU waits: they have met
     in_init = bool(wait) and all(v.where in INIT for v in wait)
-    how, evidence, cause = (
-        "the process ended or never started",
-        [],
-        "rendezvous-misconfigured" if in_init else "peer-crashed",
-    )
-    if len(ended) == len(gone) == 1:  # with several it is unknown which rank each was
-        how = (
-            f"its process was ended by signal {-ended[0].code}"
-            if ended[0].code < 0
-            else f"its process exited with {ended[0].code}"
-        )
-        evidence, cause = (
-            [
-                Evidence(
-                    f"pid {ended[0].pid}, started by the same launcher: {how}", f"/proc/{ended[0].pid}/stat"
-                )
-            ],
-            "peer-crashed",
-        )
+    how, evidence = "the process ended or never started", []
+    cause = "rendezvous-misconfigured" if in_init else "peer-crashed"
+    # hosts on which it holds the store, and ends no rank, as the log shows: that takes up to 30 s
+    torchrun = {
+        look.host
+        for rank, look in members
+        for one in look.listeners
+        if (one.who, one.job) == ("launcher", rank.job) and "TORCHELASTIC_RUN_ID" in rank.variables
+    } - {
+        look.host
+        for rank, look in members
+        if not known(rank.log_tail) or any("closing signal" in line for line in rank.log_tail)
+    }
+    codes = [one.code for one in ended] or [0 for host in gone.values() if host in torchrun]
+    if len(codes) == len(gone) and len(set(codes)) == 1:  # else it is unknown which rank each was
+        ended_by = f"was ended by signal {-codes[0]}" if codes[0] < 0 else f"exited with {codes[0]}"
+        how = f"its process {ended_by}" + ("" if ended else " (torchrun ends all ranks if one fails)")
+        cause = "peer-crashed" if codes[0] else "collective-on-some-ranks-only"
+        evidence = [
+            Evidence(f"pid {one.pid}, started by the same launcher, {ended_by}", f"/proc/{one.pid}/stat")
+            for one in ended
+        ]
     home = (
         "; the ranks meet at localhost, so all ranks must be on this host"
-        if in_init and " in net:" in base.job
+        if cause == "rendezvous-misconfigured" and " in net:" in base.job
         else ""
     )
     twice = (
@@ -102,7 +106,7 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
         cause=cause,
         status="likely",
         observed=evidence,
-        decides="dmesg -T | grep -i -E 'oom|killed process'",
+        decides="dmesg -T | grep -i -E 'oom|killed process'" if cause == "peer-crashed" else LOOK_THERE,
     )
 
 

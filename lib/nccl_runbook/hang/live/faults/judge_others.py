@@ -78,17 +78,33 @@ def left_over(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def launchers(base: Picture, members: Members) -> Optional[Picture]:
-    """torchrun runs but has not started a rank; None otherwise."""
+    """torchrun runs, and no rank of it; None otherwise. Only launchers of this host can meet it at localhost,
+    the default."""
     if any(
         r.rank is not None
         or not any("/torch/distributed/elastic/" in f.file for stack in main_stacks(r) for f in stack.frames)
         for r, _ in members
     ):
         return None
+    rank = members[0][0]
+    hosts = rank.variables.get("PET_NNODES", "1").partition(":")[0]
+    place = rank.variables.get("PET_RDZV_ENDPOINT") or rank.variables.get("PET_MASTER_ADDR") or "localhost"
+    if len(members) == 1 and hosts > "1" and place.startswith(("127.", "localhost", "::1", "[::1]")):
+        return accuse(
+            base,
+            "dead",
+            [],
+            f"torchrun waits for {hosts} hosts (--nnodes), and has started no rank. It waits at {place}, "
+            "which no other host can reach",
+            cause="rendezvous-misconfigured",
+            status="likely",
+            observed=[Evidence(f"--nnodes {hosts}, rendezvous at {place}", f"/proc/{rank.pid}/cmdline")],
+            decides=LOOK_THERE,
+        )
     return dataclasses.replace(
         base,
         decides=LOOK_THERE,
-        sentence=f"torchrun has not started a rank, and is in {base.ranks[0].frame}. If torchrun waits for "
+        sentence=f"torchrun runs no rank, and is in {base.ranks[0].frame}. If torchrun waits for "
         "other hosts, all hosts need the same --rdzv-endpoint, --rdzv-id and --nnodes",
     )
 

@@ -14,7 +14,6 @@ INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")
 # the kernel resends unacknowledged data after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works
 # are rare (Linux, RTO_MIN)
 REPEATED = 3
-_HTTP = (":80", ":443")
 AT_REST = (*WAITING, "asleep", "unknown")
 Members = List[Tuple[LiveRank, Live]]
 
@@ -27,7 +26,7 @@ def unreachable(base: Picture, members: Members) -> Optional[Picture]:
         for v in base.ranks
         if v.does in AT_REST
         for s in known(v.process.sockets)
-        if s.state == "SYN-SENT" and not s.remote.endswith(_HTTP)
+        if s.state == "SYN-SENT" and not s.remote.endswith((":80", ":443"))
     }
     if not (late := list(asking)):
         return None

@@ -185,9 +185,12 @@ def all_moving(base: Picture, members: Members) -> Picture:
         if busy
         else f"not hung: {counted(len(base.ranks), 'rank')} made progress between the samples"
     )
-    if others := unseen(members):
-        verdict += f"; the samples show nothing about {others}"
+    others = unseen(members)
     gone = sorted(missing_ranks(members, []))
-    if gone:
-        verdict += f"; {rank_names(gone)} ended, and no rank waits, which is normal at the end of a job"
-    return dataclasses.replace(base, kind="unknown" if others or gone else "healthy", sentence=verdict)
+    not_shown = f"; the samples show nothing about {others}" if others else ""
+    ended = (
+        f"; {rank_names(gone)} ended, and no rank waits, which is normal at the end of a job" if gone else ""
+    )
+    return dataclasses.replace(
+        base, kind="unknown" if others or gone else "healthy", sentence=verdict + not_shown + ended
+    )

@@ -31,7 +31,6 @@ INIT = frozenset(
 )
 
 ANSWER = "an answer over a socket: the value of a store key that no rank sets, or the reply of a server"
-_ASKS = re.compile(r"(?:do_|do_sys_|p)?poll")  # not epoll: servers and asyncio wait there
 _QUEUE = re.compile(r"/(?:queue|multiprocessing/queues|selectors|socketserver)\.py$")
 _CHILD = re.compile(r"/(?:subprocess|multiprocessing/(?:process|popen_\w+))\.py$")
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
@@ -51,10 +50,9 @@ def polls(rank: LiveRank) -> bool:
 def asks(rank: LiveRank) -> bool:
     """Whether the rank waits for an answer over a socket, in native code that its own code called: get() and
     wait() of torch's store have no frame."""
-    last_stack = main_stacks(rank)[-1:]
-    return any(stack.frames and own_frame(stack) == stack.frames[0] for stack in last_stack) and bool(
-        _ASKS.match(rank.samples[-1].threads[0].waits)
-    )
+    return any(
+        stack.frames and own_frame(stack) == stack.frames[0] for stack in main_stacks(rank)[-1:]
+    ) and bool(re.match("(?:do_|do_sys_|p)?poll", rank.samples[-1].threads[0].waits))
 
 
 def awaits_work(rank: LiveRank) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from nccl_runbook.causes.variables import ignored_by_gloo, may_be_shown
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap, gaps_in, to_json, utc_now
+from nccl_runbook.core.facts import Gap, PlainError, Unusable, gaps_in, to_json, utc_now
 from nccl_runbook.core.facts_world import World, WorldRequest
 from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, plain
@@ -25,7 +25,7 @@ from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.shell_line import pasteable, shell_line
 from nccl_runbook.launch.stop import never, sweep
 from nccl_runbook.launch.warm_link import NoTorch
-from nccl_runbook.step_parameters import outputs_root, read_parameters
+from nccl_runbook.step.parameters import outputs_root, read_parameters
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
@@ -34,7 +34,7 @@ HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
 @dataclasses.dataclass(eq=False)
 class Step:
     """One notebook at work, made by ``open_step(name, globals())``: ``collect`` facts, then ``finish`` with
-    findings. ``stopped``: says why the engine is to end what runs, "" as long as it is not.
+    findings. ``stopped``: returns why the engine must end what runs, empty while nothing asks for it.
 
     The budget ends every wait, except by hand: a reader may come back to a notebook after an hour.
     """
@@ -91,7 +91,7 @@ class Step:
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""), self.within_s)
             sweep({tempfile.gettempdir(), "/dev/shm"})
-            records.new_folder(self.run_dir, exist_ok=True)
+            self.save()
             try:
                 self._engine = Engine(
                     choice.prefix,
@@ -128,9 +128,8 @@ class Step:
             self.facts[fact] = Gap("not-run", unless.title)
         else:
             self.facts[fact] = probe(*(a() if callable(a) else a for a in args), **kwargs)
-        if (
-            not self.replayed and self.record.status == "running"
-        ):  # a later cell may fail: the facts so far are not lost
+        # a later cell may fail: the facts so far are not lost
+        if not self.replayed and self.record.status == "running":
             self.record.facts = to_json(self.facts)
             self.save()
         return self.facts[fact]
@@ -152,9 +151,7 @@ class Step:
     ) -> Any:
         """Judge the step, write its record, and show it. ``rests_on``: patterns of fact paths (``fnmatch``);
         a Gap there makes the step unknown, any other is listed as not looked at."""
-        from nccl_runbook.report.tables import (
-            StepView,
-        )  # the page's look belongs to report; imported late so that probes never load it
+        from nccl_runbook.report.tables import StepView  # late: probes never load the page's look
 
         titles = {f.title for f in findings}  # a Gap that a finding already states is not repeated
         missing = [(path, gap) for path, gap in gaps_in(self.facts) if gap.detail not in titles]
@@ -205,14 +202,16 @@ class Step:
         )
 
     def save(self) -> Path:
-        """Write the record into the run's folder and return its path. OSError if that fails."""
+        """Write the record into the run's folder and return its path. PlainError if that fails."""
         path = self.run_dir / f"{self.name}.json"
-        records.save(self.record, path, self.redactor)
+        try:
+            records.save(self.record, path, self.redactor)
+        except OSError as error:
+            raise PlainError(f"run_dir: cannot write {path}: {error.strerror}") from error
         return path
 
     def _line(self, world: World) -> str:
-        """The line that repeats the world, without values that no page may hold: two
-        set-ups may differ in anything."""
+        """The shell line that repeats the world, without the values of variables that no page may show."""
         asked = world.request
         shown = dataclasses.replace(
             asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()}
@@ -238,12 +237,12 @@ class Step:
             raise RuntimeError(somebody.title)
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
         if not all(re.fullmatch(r"[A-Za-z_]\w*", n) and "\0" not in (v or "") for n, v in delta.items()):
-            raise ValueError(
+            raise Unusable(
                 f"env: at least one of {', '.join(delta)} cannot be set. A name consists of letters, "
                 "digits and _, and does not start with a digit. A value contains no zero byte"
             )
         if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
-            raise ValueError(
+            raise Unusable(
                 "trial: ops or sizes are empty, repeats or sizes are below 0, or deadline_s is not above 0"
             )
         known = self.engine.cuda_count()
@@ -295,6 +294,5 @@ def _shown(env: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 def open_step(name: str, namespace: Mapping[str, Any]) -> Step:
-    """The step of this notebook, from its parameters cell (``globals()``). ParameterError if they do not
-    fit."""
+    """The step of this notebook, from its parameters (``globals()``). Unusable if they do not fit."""
     return Step(name, read_parameters(namespace))

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.cli import answer
+from nccl_runbook.cli import answer, options
 from nccl_runbook.core.records import new_folder
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.stop import Stop
@@ -90,9 +90,9 @@ def reduce(
         ),
     ] = 1,
     out: Annotated[Path, typer.Option(metavar="DIR", help="New or empty folder for the logs.")] = LOGS,
-    json: answer.JsonOption = False,
-    redact: answer.RedactOption = "",
-    share: answer.ShareOption = False,
+    json: options.JsonOption = False,
+    redact: options.RedactOption = "",
+    share: options.ShareOption = False,
 ) -> None:
     """Run your job with growing sizes until a run fails. All processes of a run end before the next
     run starts."""
@@ -182,9 +182,7 @@ def _lost(log: Path) -> int:
     """Why a job could print no more into its log, as an errno; 0 if it could."""
     if not shutil.disk_usage(log.parent).free:
         return errno.ENOSPC
-    if log.stat().st_size == resource.getrlimit(resource.RLIMIT_FSIZE)[0]:
-        return errno.EFBIG
-    return 0
+    return errno.EFBIG if log.stat().st_size == resource.getrlimit(resource.RLIMIT_FSIZE)[0] else 0
 
 
 def _run(
