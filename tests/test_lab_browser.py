@@ -332,9 +332,22 @@ def test_the_setting_of_a_fix_is_tried_beside_a_control(page):
 
 def test_after_a_reload_the_form_shows_the_same(page):
     give(page, "tests/data/hang/skip", "rank 2 called broadcast")
-    page.reload()
-    page.locator("p", has_text="rank 2 called broadcast").first.wait_for()
+    assert any(_shown_again(page, "rank 2 called broadcast") for _ in range(3))
     assert field(page).input_value() == "tests/data/hang/skip"
+
+
+def _shown_again(page, words: str) -> bool:
+    """Reload, and tell whether JupyterLab shows these words; if not, print what it shows. On a machine that stood still it once showed
+    none of them within 30 s (2026-12-01); kernels that were stopped for 3 to 13 s while it loaded did not repeat that."""
+    page.reload()
+    found = page.locator("p", has_text=words).first
+    timeout = pytest.importorskip("playwright.sync_api").TimeoutError
+    try:
+        found.wait_for()
+    except timeout:
+        print(f"not shown after a reload; {page.url} shows: {page.locator('body').inner_text()[-2000:]}")
+        return False
+    return True
 
 
 def test_cancel_ends_runner_kernel_and_hanging_ranks(lab, page):
