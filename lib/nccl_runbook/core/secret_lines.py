@@ -83,10 +83,11 @@ def masked_below(lines: Sequence[str], hidden: Callable[[str], str]) -> List[str
 
 
 def is_prose(lead: Match[str], value: Match[str], end: int) -> bool:
-    """Whether the line below a name is an assignment, or a sentence that begins with an ordinary word."""
+    """Whether the line below a name is an assignment, or a sentence that begins with an ordinary word. The
+    first item of a list below it may be an assignment, too."""
     return bool(
         value["bare"]
-        and _NEXT_LINE.search(lead[0])
+        and _NEXT_LINE.search(lead[0].removesuffix("- " if value["bare"].endswith(":") else ""))
         and (
             _ASSIGNED.match(value["bare"])
             or not (_ALONE.match(value.string, end) or FORMS["numbered"].match(value["bare"]))
