@@ -66,6 +66,25 @@ FILE = "distributed_type: MULTI_GPU\nnum_machines: {}\nnum_processes: {}\nmain_p
             TWO + "srun torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master_addr=localhost t.py",
             "torchrun --nnodes=2 --node_rank=0 --master_addr=localhost t.py",
         ),
+        *(
+            (fault, TWO + f"srun {wrong} {launcher}", TWO + f"srun {right} {launcher}")
+            for fault, launcher in (
+                ("meets-at-itself", "torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=localhost:29500 t.py"),
+                ("every-node-is-one-rank", "torchrun --nnodes=2 --node_rank=0 --master_addr=a t.py"),
+                ("nodes-differ", f"torchrun --nnodes=3 {MEET} t.py"),
+            )
+            for wrong, right in (
+                ("--nodes=2", "--nodes=1"),
+                ("-N2 -n2", "-N2 -n1"),
+                ("-N 2", "-N 1"),
+                ("--nodes 2", "--nodes 1"),
+            )
+        ),
+        (
+            "meets-at-itself",
+            TWO + "srun --nodes=2 --ntasks=2 torchrun --nnodes=2 --rdzv_endpoint=127.0.0.1:29500 t.py",
+            TWO + "srun --nodes=2 --ntasks=1 torchrun --nnodes=2 --rdzv_endpoint=127.0.0.1:29500 t.py",
+        ),
         ("file-meets-at-itself", FILE.format(2, 16, "127.0.0.1"), FILE.format(2, 16, "10.0.0.1")),
         ("file-meets-at-itself", FILE.format(2, 16, "localhost"), FILE.format(1, 8, "127.0.0.1")),
         (
